@@ -1,0 +1,268 @@
+//! The network configuration that a plugin reads on its standard input.
+
+use std::collections::BTreeSet;
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use crate::result::{CniResult, Dns};
+use crate::wire::{self, Value};
+use crate::{Code, ContainerId, Error, IfName, NetworkName, Result, Version};
+
+/// A plugin's configuration: what every plugin has, and the rest to decode from (section "Plugin configuration objects").
+#[derive(Debug, Clone)]
+pub struct NetConf {
+    /// `cniVersion`: the version to answer in.
+    pub cni_version: Version,
+    /// `name`: the network.
+    pub name: NetworkName,
+    /// `type`: the plugin's own name; empty where the runtime leaves it out.
+    pub plugin_type: String,
+    /// `ipam.type`: the delegate for addresses. `None` where it is missing or empty (podman writes an empty one).
+    pub ipam_type: Option<String>,
+    /// `dns`: what the network's author wants in the result.
+    pub dns: Dns,
+    value: Value,
+}
+
+/// The valid attachments of a GC request.
+pub type ValidAttachments = BTreeSet<(ContainerId, IfName)>;
+
+#[derive(Deserialize, Default)]
+#[serde(default, rename_all = "camelCase")]
+struct Generic {
+    cni_version: String,
+    name: String,
+    r#type: String,
+    dns: Dns,
+}
+
+impl NetConf {
+    /// Reads the bytes of standard input.
+    ///
+    /// # Errors
+    ///
+    /// In this order: [`Code::DECODING_FAILURE`] for what is no JSON object or has a wrong type at one of the generic keys,
+    /// [`Code::INVALID_CONFIG`] for the name, [`Code::INCOMPATIBLE_VERSION`]. The texts are the reference's.
+    pub fn parse(stdin: &[u8]) -> Result<NetConf> {
+        let unreadable =
+            |e: Error| Error::new(Code::DECODING_FAILURE, e.msg).context("error unmarshall network config");
+        let value = wire::parse(stdin).map_err(unreadable)?;
+        let generic: Generic = wire::decode(&value).map_err(|e| unreadable(e.into()))?;
+        let ipam_type = match value.field("ipam").and_then(|ipam| ipam.field("type")) {
+            Some(named) => Some(wire::decode::<String>(named).map_err(|e| Error::from(e).context("ipam.type"))?),
+            None => None,
+        };
+        Ok(NetConf {
+            name: network_name(&generic.name)?,
+            cni_version: generic.cni_version.parse()?,
+            plugin_type: generic.r#type,
+            ipam_type: ipam_type.filter(|name| !name.is_empty()),
+            dns: generic.dns,
+            value,
+        })
+    }
+
+    /// The whole configuration, for the keys that are a plugin's own.
+    pub fn value(&self) -> &Value {
+        &self.value
+    }
+
+    /// Decodes the keys of a plugin's own.
+    ///
+    /// # Errors
+    ///
+    /// [`Code::INVALID_CONFIG`] with the path of the key whose type is wrong.
+    pub fn decode<T: DeserializeOwned>(&self) -> Result<T> {
+        Ok(wire::decode(&self.value)?)
+    }
+
+    /// `prevResult`: the result of the plugin before in the chain; on DEL and CHECK that of the whole ADD.
+    ///
+    /// # Errors
+    ///
+    /// [`Code::INVALID_CONFIG`] for one that cannot be read.
+    pub fn prev_result(&self) -> Result<Option<CniResult>> {
+        let Some(value) = self.value.field("prevResult") else {
+            return Ok(None);
+        };
+        let result = CniResult::from_value(value, self.cni_version);
+        result.map(Some).map_err(|e| Error {
+            code: Code::INVALID_CONFIG,
+            ..e.context("could not parse prevResult")
+        })
+    }
+
+    /// `cni.dev/valid-attachments` of a GC request (section "GC").
+    ///
+    /// libcni writes `null` for an empty list. Its release 1.2 wrote the list under `cni.dev/attachments` alone.
+    ///
+    /// # Errors
+    ///
+    /// [`Code::INVALID_CONFIG`] where the key is absent or holds anything but attachments: nothing may be collected then.
+    pub fn valid_attachments(&self) -> Result<ValidAttachments> {
+        const KEY: &str = "cni.dev/valid-attachments";
+        let entries = || self.value.as_object().into_iter().flat_map(|object| object.entries());
+        let last = |name| entries().filter(|(key, _)| *key == name).last().map(|(_, value)| value);
+        match last(KEY).or_else(|| last("cni.dev/attachments")) {
+            None => Err(Error::config(format!(
+                "{KEY} is missing: without it nothing can be told from garbage"
+            ))),
+            Some(Value::Null) => Ok(ValidAttachments::new()),
+            Some(list) => read_attachments(list).map_err(|e| e.context(KEY)),
+        }
+    }
+}
+
+fn network_name(text: &str) -> Result<NetworkName> {
+    if text.is_empty() {
+        return Err(Error::config("missing network name"));
+    }
+    text.parse()
+        .map_err(|_| Error::config("invalid characters found in network name").with_details(text))
+}
+
+fn read_attachments(list: &Value) -> Result<ValidAttachments> {
+    #[derive(Deserialize)]
+    struct Attachment {
+        #[serde(rename = "containerID")]
+        container_id: String,
+        ifname: IfName,
+    }
+
+    let list: Vec<Attachment> = wire::decode(list)?;
+    let read = |attachment: Attachment| {
+        let id = attachment
+            .container_id
+            .parse()
+            .map_err(|e| Error::config(format!("containerID: {e}")))?;
+        Ok((id, attachment.ifname))
+    };
+    list.into_iter().map(read).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<NetConf> {
+        NetConf::parse(text.as_bytes())
+    }
+
+    #[test]
+    fn the_generic_keys_are_read() {
+        let conf = parse(
+            r#"{"cniVersion":"1.0.0","name":"net","type":"bridge","ipam":{"type":"host-local"},"dns":{"domain":"a"}}"#,
+        )
+        .unwrap();
+        assert_eq!(
+            (conf.cni_version, conf.name.as_str(), conf.plugin_type.as_str()),
+            (Version::V1_0_0, "net", "bridge")
+        );
+        assert_eq!(
+            (conf.ipam_type.as_deref(), conf.dns.domain.as_str()),
+            (Some("host-local"), "a")
+        );
+    }
+
+    #[test]
+    fn an_ipam_without_type_is_none() {
+        for ipam in ["{}", "null", r#"{"type":""}"#, r#"{"type":null}"#] {
+            assert_eq!(
+                parse(&format!(r#"{{"name":"n","ipam":{ipam}}}"#)).unwrap().ipam_type,
+                None,
+                "{ipam}"
+            );
+        }
+    }
+
+    #[test]
+    fn refusals_have_code_and_text_of_the_reference() {
+        for (text, code, msg) in [
+            (
+                "",
+                Code::DECODING_FAILURE,
+                "error unmarshall network config: unexpected end of JSON input",
+            ),
+            (
+                "[1]",
+                Code::DECODING_FAILURE,
+                "error unmarshall network config: invalid type: sequence, expected an object",
+            ),
+            (
+                r#"{"name":5}"#,
+                Code::DECODING_FAILURE,
+                "error unmarshall network config: name: invalid type: integer `5`, expected a string",
+            ),
+            ("{}", Code::INVALID_CONFIG, "missing network name"),
+            (
+                r#"{"name":"bad name!"}"#,
+                Code::INVALID_CONFIG,
+                "invalid characters found in network name",
+            ),
+            (
+                r#"{"name":"../x"}"#,
+                Code::INVALID_CONFIG,
+                "invalid characters found in network name",
+            ),
+            (
+                r#"{"name":"n","cniVersion":"9.9.9"}"#,
+                Code::INCOMPATIBLE_VERSION,
+                "incompatible CNI versions",
+            ),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert_eq!((error.code, error.msg.as_str()), (code, msg), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_bad_prev_result_is_an_error_of_the_configuration() {
+        let conf = parse(r#"{"name":"n","cniVersion":"1.0.0","prevResult":{"cniVersion":"7"}}"#).unwrap();
+        let error = conf.prev_result().unwrap_err();
+        assert_eq!(
+            (error.code, error.msg.as_str()),
+            (
+                Code::INVALID_CONFIG,
+                "could not parse prevResult: incompatible CNI versions"
+            )
+        );
+        assert_eq!(
+            parse(r#"{"name":"n","prevResult":null}"#).unwrap().prev_result(),
+            Ok(None)
+        );
+    }
+
+    #[test]
+    fn valid_attachments_are_a_list_or_null_but_never_absent() {
+        let valid = |keys: &str| {
+            parse(&format!(r#"{{"name":"n","cniVersion":"1.1.0"{keys}}}"#))
+                .unwrap()
+                .valid_attachments()
+        };
+        assert_eq!(
+            valid(r#","cni.dev/valid-attachments":null"#),
+            Ok(ValidAttachments::new())
+        );
+        assert_eq!(valid(r#","cni.dev/valid-attachments":[]"#), Ok(ValidAttachments::new()));
+        let one =
+            valid(r#","cni.dev/valid-attachments":[{"containerID":"c","ifname":"eth0"}],"cni.dev/attachments":[]"#)
+                .unwrap();
+        assert_eq!(
+            one,
+            ValidAttachments::from([("c".parse().unwrap(), "eth0".parse().unwrap())])
+        );
+        assert_eq!(
+            valid(r#","cni.dev/attachments":[{"containerID":"c","ifname":"eth0"}]"#).unwrap(),
+            one
+        );
+        for bad in [
+            "",
+            r#","cni.dev/valid-attachments":{}"#,
+            r#","cni.dev/valid-attachments":[{"containerID":"c"}]"#,
+            r#","cni.dev/valid-attachments":[{"containerID":"../c","ifname":"eth0"}]"#,
+        ] {
+            assert_eq!(valid(bad).unwrap_err().code, Code::INVALID_CONFIG, "{bad}");
+        }
+    }
+}
