@@ -1,0 +1,61 @@
+//! Masquerading (`ipMasq`): a container's connections that leave its subnet get the node's address as their source.
+
+use std::collections::BTreeSet;
+
+use cni_types::{Attachment, Cidr, ContainerId, Error, IfName, NetworkName, Result};
+
+use crate::Backend;
+
+/// The connections of one attachment that are masqueraded.
+#[derive(Debug, Clone)]
+pub struct Masquerade {
+    /// The container's addresses with the prefix lengths of their subnets. Traffic within the subnet keeps its source,
+    /// and so does multicast.
+    pub addresses: Vec<Cidr>,
+    /// More destinations that see the container's real address (`ipMasqExclude`), such as the cluster's other nodes.
+    pub exclude: Vec<Cidr>,
+}
+
+/// Makes the kernel masquerade exactly `masquerade` for the attachment.
+///
+/// # Errors
+///
+/// Code 11 when others kept changing the ruleset; otherwise what the kernel said.
+pub fn add(backend: Backend, attachment: &Attachment, masquerade: &Masquerade) -> Result<()> {
+    let _ = (attachment, masquerade);
+    Err(not_built(backend))
+}
+
+/// Compares what the kernel holds for the attachment with what [`add`] would write.
+///
+/// # Errors
+///
+/// The first difference, in words.
+pub fn check(backend: Backend, attachment: &Attachment, masquerade: &Masquerade) -> Result<()> {
+    let _ = (attachment, masquerade);
+    Err(not_built(backend))
+}
+
+/// Removes the attachment's masquerading, whatever backend and whichever suite wrote it.
+///
+/// # Errors
+///
+/// All backends are tried; the failures are reported together.
+pub fn del(attachment: &Attachment) -> Result<()> {
+    let _ = attachment;
+    Err(not_built(Backend::Nftables))
+}
+
+/// Removes the masquerading of every attachment of `network` that is not in `valid`.
+///
+/// # Errors
+///
+/// All backends are tried; the failures are reported together.
+pub fn gc(network: &NetworkName, valid: &BTreeSet<(ContainerId, IfName)>) -> Result<()> {
+    let _ = (network, valid);
+    Err(not_built(Backend::Nftables))
+}
+
+fn not_built(backend: Backend) -> Error {
+    Error::internal(format!("{backend:?} is not built yet"))
+}
