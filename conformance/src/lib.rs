@@ -1,1 +1,11 @@
-//! Placeholder.
+//! The runtime's side of CNI: what containerd or a kubelet does with a network configuration, as a library.
+//!
+//! [`conf`] loads network configurations, [`chain`] runs their plugins one after the other, [`plugin`] executes one of
+//! them, and [`cache`] keeps results between ADD and DEL. Configurations and results stay JSON values on their way
+//! through: a runtime has no business with what plugins say to each other, and a plugin under test must get exactly
+//! what was written, not what our own types make of it.
+
+pub mod cache;
+pub mod chain;
+pub mod conf;
+pub mod plugin;

@@ -1,0 +1,208 @@
+//! Running the plugins of a network one after the other: the specification's section 3, "Execution of network
+//! configurations".
+
+use std::path::PathBuf;
+
+use cni_types::{ContainerId, IfName};
+use serde_json::{Map, Value, json};
+
+use crate::cache::{Cache, CacheError};
+use crate::conf::{NetworkConf, PluginConf};
+use crate::plugin::{self, PluginError, Verb};
+
+/// What is attached to a network, and how.
+#[derive(Debug, Clone)]
+pub struct Container {
+    /// `CNI_CONTAINERID`.
+    pub id: ContainerId,
+    /// `CNI_NETNS`; empty on a DEL for a namespace that is gone.
+    pub netns: String,
+    /// `CNI_IFNAME`.
+    pub ifname: IfName,
+    /// `CNI_ARGS`, as it is passed on.
+    pub args: String,
+    /// What each capability is given, for example `portMappings`: plugins that declare the capability find it in
+    /// `runtimeConfig`.
+    pub capability_args: Map<String, Value>,
+}
+
+/// Runs chains of plugins.
+#[derive(Debug, Clone)]
+pub struct Runtime {
+    /// The directories that plugins are looked for in, `CNI_PATH`.
+    pub plugin_path: Vec<PathBuf>,
+    /// Where results are kept from ADD to DEL.
+    pub cache: Cache,
+}
+
+/// Why a chain did not run to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum ChainError {
+    /// A plugin failed; those after it were not called.
+    #[error(transparent)]
+    Plugin(#[from] PluginError),
+    /// The last result could not be kept or found.
+    #[error(transparent)]
+    Cache(#[from] CacheError),
+    /// ADD failed, and so did the DEL that has to follow it.
+    #[error("{add}; then DEL failed too: {del}")]
+    Undo {
+        /// Why ADD failed.
+        add: Box<ChainError>,
+        /// Why DEL failed.
+        del: Box<ChainError>,
+    },
+    /// The configuration's version has no CHECK.
+    #[error("CHECK needs cniVersion 0.4.0 or later, the network says {0}")]
+    NoCheck(&'static str),
+    /// There is nothing to compare with.
+    #[error("CHECK needs the result of an ADD, and there is none in the cache")]
+    NoResult,
+}
+
+impl Runtime {
+    /// Attaches a container: each plugin gets the result of the one before, and the last one's is returned and kept.
+    /// If a plugin fails, the whole chain is asked to undo what it may have done.
+    ///
+    /// # Errors
+    /// The first plugin's that failed, with that of the DEL if it failed as well.
+    pub fn add(&self, conf: &NetworkConf, container: &Container) -> Result<Value, ChainError> {
+        self.try_add(conf, container)
+            .map_err(|add| match self.del(conf, container) {
+                Ok(()) => add,
+                Err(del) => ChainError::Undo {
+                    add: Box::new(add),
+                    del: Box::new(del),
+                },
+            })
+    }
+
+    fn try_add(&self, conf: &NetworkConf, container: &Container) -> Result<Value, ChainError> {
+        let mut result = None;
+        for plugin in &conf.plugins {
+            result = self.call(Verb::Add, conf, plugin, container, result.as_ref())?;
+        }
+        let result = result.unwrap_or_default();
+        self.cache.store(conf, container, &result)?;
+        Ok(result)
+    }
+
+    /// Asks every plugin whether the attachment is as ADD left it. A network with `disableCheck` is not asked.
+    ///
+    /// # Errors
+    /// The first plugin's; and without a version or a result to check by.
+    pub fn check(&self, conf: &NetworkConf, container: &Container) -> Result<(), ChainError> {
+        if !conf.is_at_least("0.4.0") {
+            return Err(ChainError::NoCheck(conf.version));
+        }
+        if conf.disable_check {
+            return Ok(());
+        }
+        let result = self.cache.load(conf, container)?.ok_or(ChainError::NoResult)?;
+        for plugin in &conf.plugins {
+            self.call(Verb::Check, conf, plugin, container, Some(&result))?;
+        }
+        Ok(())
+    }
+
+    /// Detaches a container, last plugin first. The result is kept until all have succeeded, so that DEL can be
+    /// repeated.
+    ///
+    /// # Errors
+    /// The first plugin's that failed.
+    pub fn del(&self, conf: &NetworkConf, container: &Container) -> Result<(), ChainError> {
+        // Before 0.4.0 the specification gave DEL no prevResult.
+        let result = if conf.is_at_least("0.4.0") {
+            self.cache.load(conf, container)?
+        } else {
+            None
+        };
+        for plugin in conf.plugins.iter().rev() {
+            self.call(Verb::Del, conf, plugin, container, result.as_ref())?;
+        }
+        Ok(self.cache.remove(conf, container)?)
+    }
+
+    fn call(
+        &self,
+        verb: Verb,
+        conf: &NetworkConf,
+        plugin: &PluginConf,
+        container: &Container,
+        prev_result: Option<&Value>,
+    ) -> Result<Option<Value>, PluginError> {
+        let executable = plugin::find(&plugin.plugin_type, &self.plugin_path)?;
+        let path: Vec<_> = self.plugin_path.iter().map(|d| d.to_string_lossy()).collect();
+        let variables = [
+            ("CNI_CONTAINERID", container.id.to_string()),
+            ("CNI_NETNS", container.netns.clone()),
+            ("CNI_IFNAME", container.ifname.to_string()),
+            ("CNI_ARGS", container.args.clone()),
+            ("CNI_PATH", path.join(":")),
+        ];
+        let input = plugin_input(conf, plugin, &container.capability_args, prev_result);
+        plugin::execute(&executable, verb, &variables, &input)
+    }
+}
+
+/// What a plugin reads: its own configuration with the network's name and version, the arguments of the capabilities
+/// that it declares, and the result so far (section 3, "Deriving request configuration from network configuration").
+fn plugin_input(
+    conf: &NetworkConf,
+    plugin: &PluginConf,
+    capability_args: &Map<String, Value>,
+    prev_result: Option<&Value>,
+) -> Value {
+    let mut input = plugin.object.clone();
+    input.insert("name".to_owned(), json!(conf.name.as_str()));
+    input.insert("cniVersion".to_owned(), json!(conf.version));
+    let declared = plugin.object.get("capabilities").and_then(Value::as_object);
+    let granted: Map<String, Value> = capability_args
+        .iter()
+        .filter(|(capability, _)| declared.is_some_and(|d| d.get(*capability) == Some(&Value::Bool(true))))
+        .map(|(capability, argument)| (capability.clone(), argument.clone()))
+        .collect();
+    if !granted.is_empty() {
+        input.insert("runtimeConfig".to_owned(), Value::Object(granted));
+    }
+    if let Some(result) = prev_result {
+        input.insert("prevResult".to_owned(), result.clone());
+    }
+    Value::Object(input)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn conf(text: &str) -> NetworkConf {
+        NetworkConf::parse(text.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn a_plugin_gets_only_the_capabilities_that_it_declares() {
+        let conf = conf(
+            r#"{"cniVersion":"1.0.0","name":"n","plugins":[
+                {"type":"a","capabilities":{"portMappings":true,"mac":false}},
+                {"type":"b"}]}"#,
+        );
+        let arguments = json!({"portMappings":[{"hostPort":80}],"mac":"02:00:00:00:00:01","ips":[]});
+        let arguments = arguments.as_object().unwrap();
+        let input = |plugin| plugin_input(&conf, plugin, arguments, None);
+        assert_eq!(
+            input(&conf.plugins[0])["runtimeConfig"],
+            json!({"portMappings":[{"hostPort":80}]})
+        );
+        assert_eq!(input(&conf.plugins[1]).get("runtimeConfig"), None);
+    }
+
+    #[test]
+    fn name_version_and_the_last_result_are_put_in() {
+        let conf = conf(r#"{"cniVersion":"0.4.0","name":"n","plugins":[{"type":"a","mtu":1400,"name":"other"}]}"#);
+        let result = json!({"cniVersion":"0.4.0"});
+        assert_eq!(
+            plugin_input(&conf, &conf.plugins[0], &Map::new(), Some(&result)),
+            json!({"type":"a","mtu":1400,"name":"n","cniVersion":"0.4.0","prevResult":{"cniVersion":"0.4.0"}})
+        );
+    }
+}
