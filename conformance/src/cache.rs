@@ -1,11 +1,11 @@
-//! Results of ADD, kept until DEL: CHECK and DEL are given the last result again (section 3, "Execution of network
-//! configurations").
+//! Attachments, remembered from ADD to DEL: CHECK and DEL are given the same arguments and the last result again
+//! (section 3, "Execution of network configurations").
 
 use std::fs;
 use std::io;
 use std::path::PathBuf;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::chain::Container;
 use crate::conf::NetworkConf;
@@ -16,9 +16,20 @@ pub struct Cache {
     directory: PathBuf,
 }
 
-/// A result that could not be kept, found again, or removed.
+/// What is remembered of an attachment.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Record {
+    /// The result of ADD.
+    pub result: Map<String, Value>,
+    /// The `CNI_ARGS` of ADD.
+    pub args: String,
+    /// The arguments of capabilities at ADD.
+    pub capability_args: Map<String, Value>,
+}
+
+/// An attachment that could not be remembered, found again, or forgotten.
 #[derive(Debug, thiserror::Error)]
-#[error("cached result {path}: {source}", path = path.display())]
+#[error("cached attachment {path}: {source}", path = path.display())]
 pub struct CacheError {
     /// The file.
     pub path: PathBuf,
@@ -39,7 +50,7 @@ impl Cache {
         self.directory.join(file)
     }
 
-    /// Keeps the result of an ADD.
+    /// Remembers a container's attachment, and its result.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -50,6 +61,8 @@ impl Cache {
             "containerId": container.id.as_str(),
             "ifName": container.ifname.as_str(),
             "netns": container.netns,
+            "cniArgs": container.args,
+            "capabilityArgs": container.capability_args,
             "result": result,
         });
         // Whoever finds a file finds all of it: it is written aside and renamed.
@@ -60,28 +73,26 @@ impl Cache {
             .map_err(|source| CacheError { path, source })
     }
 
-    /// The result that an ADD left, if there was one.
+    /// What is remembered of an attachment, if anything is.
     ///
     /// # Errors
     /// The file cannot be read, or is not what [`Cache::store`] wrote.
-    pub fn load(&self, conf: &NetworkConf, container: &Container) -> Result<Option<Value>, CacheError> {
+    pub fn load(&self, conf: &NetworkConf, container: &Container) -> Result<Option<Record>, CacheError> {
         let path = self.path(conf, container);
-        let text = match fs::read(&path) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(source) => return Err(CacheError { path, source }),
-            Ok(text) => text,
-        };
-        match serde_json::from_slice::<Value>(&text).map(|mut record| record["result"].take()) {
-            Ok(result @ Value::Object(_)) => Ok(Some(result)),
-            Ok(_) => Err(CacheError {
-                path,
-                source: io::Error::new(io::ErrorKind::InvalidData, "it holds no result"),
-            }),
-            Err(e) => Err(CacheError { path, source: e.into() }),
+        match fs::read(&path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(CacheError { path, source }),
+            Ok(text) => match Record::read(&text) {
+                Some(record) => Ok(Some(record)),
+                None => Err(CacheError {
+                    path,
+                    source: io::Error::new(io::ErrorKind::InvalidData, "the file is not what was written"),
+                }),
+            },
         }
     }
 
-    /// Forgets a result. One that is not there is forgotten already.
+    /// Forgets an attachment. One that is not there is forgotten already.
     ///
     /// # Errors
     /// The file cannot be removed.
@@ -91,5 +102,16 @@ impl Cache {
             Err(e) if e.kind() != io::ErrorKind::NotFound => Err(CacheError { path, source: e }),
             _ => Ok(()),
         }
+    }
+}
+
+impl Record {
+    fn read(text: &[u8]) -> Option<Record> {
+        let record: Value = serde_json::from_slice(text).ok()?;
+        Some(Record {
+            result: record.get("result")?.as_object()?.clone(),
+            args: record.get("cniArgs")?.as_str()?.to_owned(),
+            capability_args: record.get("capabilityArgs")?.as_object()?.clone(),
+        })
     }
 }

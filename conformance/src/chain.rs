@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use cni_types::{ContainerId, IfName};
 use serde_json::{Map, Value, json};
 
-use crate::cache::{Cache, CacheError};
+use crate::cache::{Cache, CacheError, Record};
 use crate::conf::{NetworkConf, PluginConf};
 use crate::plugin::{self, PluginError, Verb};
 
@@ -31,7 +31,7 @@ pub struct Container {
 pub struct Runtime {
     /// The directories that plugins are looked for in, `CNI_PATH`.
     pub plugin_path: Vec<PathBuf>,
-    /// Where results are kept from ADD to DEL.
+    /// Where attachments are remembered from ADD to DEL.
     pub cache: Cache,
 }
 
@@ -41,7 +41,7 @@ pub enum ChainError {
     /// A plugin failed; those after it were not called.
     #[error(transparent)]
     Plugin(#[from] PluginError),
-    /// The last result could not be kept or found.
+    /// The attachment could not be remembered, found again, or forgotten.
     #[error(transparent)]
     Cache(#[from] CacheError),
     /// ADD failed, and so did the DEL that has to follow it.
@@ -98,29 +98,32 @@ impl Runtime {
         if conf.disable_check {
             return Ok(());
         }
-        let result = self.cache.load(conf, container)?.ok_or(ChainError::NoResult)?;
+        let record = self.cache.load(conf, container)?.ok_or(ChainError::NoResult)?;
+        let result = Value::Object(record.result.clone());
+        let container = &remembered(container, record);
         for plugin in &conf.plugins {
             self.call(Verb::Check, conf, plugin, container, Some(&result))?;
         }
         Ok(())
     }
 
-    /// Detaches a container, last plugin first. The result is kept until all have succeeded, so that DEL can be
-    /// repeated.
+    /// Detaches a container, last plugin first. The attachment is remembered until all have succeeded, so that DEL can
+    /// be repeated.
     ///
     /// # Errors
     /// The first plugin's that failed.
     pub fn del(&self, conf: &NetworkConf, container: &Container) -> Result<(), ChainError> {
-        // Before 0.4.0 the specification gave DEL no prevResult.
-        let result = if conf.is_at_least("0.4.0") {
-            self.cache.load(conf, container)?
-        } else {
-            None
-        };
-        for plugin in conf.plugins.iter().rev() {
-            self.call(Verb::Del, conf, plugin, container, result.as_ref())?;
+        let mut container = container.clone();
+        let mut result = None;
+        if let Some(record) = self.cache.load(conf, &container)? {
+            // Before 0.4.0 the specification gave DEL no prevResult.
+            result = conf.is_at_least("0.4.0").then(|| Value::Object(record.result.clone()));
+            container = remembered(&container, record);
         }
-        Ok(self.cache.remove(conf, container)?)
+        for plugin in conf.plugins.iter().rev() {
+            self.call(Verb::Del, conf, plugin, &container, result.as_ref())?;
+        }
+        Ok(self.cache.remove(conf, &container)?)
     }
 
     fn call(
@@ -142,6 +145,16 @@ impl Runtime {
         ];
         let input = plugin_input(conf, plugin, &container.capability_args, prev_result);
         plugin::execute(&executable, verb, &variables, &input)
+    }
+}
+
+/// A container with the arguments of its ADD, which the specification wants CHECK and DEL to be given again. A plugin
+/// such as portmap takes from them what there is to undo.
+fn remembered(container: &Container, record: Record) -> Container {
+    Container {
+        args: record.args,
+        capability_args: record.capability_args,
+        ..container.clone()
     }
 }
 

@@ -170,6 +170,39 @@ fn a_failed_del_can_be_repeated_with_the_same_result() {
 }
 
 #[test]
+fn check_and_del_get_the_arguments_of_add() {
+    let plugins = Plugins::new("arguments");
+    plugins
+        .add("first", RESULT)
+        .add("second", &format!("echo \"$CNI_ARGS\" > args\n{RESULT}"));
+    let text = json!({"cniVersion": "1.0.0", "name": "net", "plugins": [
+        {"type": "first", "capabilities": {"portMappings": true}},
+        {"type": "second"},
+    ]});
+    let network = NetworkConf::parse(text.to_string().as_bytes()).unwrap();
+    let mappings = json!([{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}]);
+    let mut container = container();
+    container
+        .capability_args
+        .insert("portMappings".to_owned(), mappings.clone());
+    let runtime = plugins.runtime();
+    runtime.add(&network, &container).unwrap();
+
+    container.capability_args.clear();
+    container.args.clear();
+    runtime.check(&network, &container).unwrap();
+    runtime.del(&network, &container).unwrap();
+    for verb in ["CHECK", "DEL"] {
+        assert_eq!(
+            plugins.input("first", verb)["runtimeConfig"]["portMappings"],
+            mappings,
+            "{verb}"
+        );
+    }
+    assert_eq!(fs::read_to_string(plugins.directory.join("args")).unwrap(), "K=V\n");
+}
+
+#[test]
 fn an_old_network_has_no_check_and_its_del_no_result() {
     let plugins = Plugins::new("old");
     plugins.add("first", RESULT).add("second", RESULT);
