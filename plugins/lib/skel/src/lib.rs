@@ -1,1 +1,22 @@
-//! Placeholder.
+//! What every plugin has in common: from the environment and standard input to a verb's typed context, and back to one
+//! JSON document and an exit code.
+//!
+//! A plugin implements [`Plugin`] and its `main` is [`run`]. Everything else happens here, once: the rules for variables,
+//! versions and namespaces with their messages, delegation to IPAM plugins, undo of a failed ADD, a DEL that does all it
+//! can, and the promise that standard output carries at most one document.
+
+mod context;
+mod delegate;
+mod dispatch;
+mod environment;
+mod logger;
+mod netns;
+mod output;
+mod plugin;
+mod undo;
+
+pub use context::{Add, Call, Check, Del, Gc, Status};
+pub use dispatch::{run, run_suite};
+pub use netns::Netns;
+pub use plugin::{Plugin, Registered};
+pub use undo::{BestEffort, Undo};

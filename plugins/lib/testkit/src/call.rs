@@ -78,9 +78,11 @@ pub fn call_plugin(plugin: &Path, variables: &[(&str, &str)], stdin: &str) -> Re
 pub fn plugin_directory(directory: &Path, executable: &Path, names: &[&str]) -> PathBuf {
     let bin = directory.join("bin");
     fs::create_dir_all(&bin).expect("a plugin directory");
+    // One copy, as a hard link cannot cross file systems.
+    let ferrule = bin.join("ferrule");
+    fs::copy(executable, &ferrule).expect("a copy of the executable");
     for name in names {
-        // A copy: a hard link cannot cross file systems, and /proc/self/exe would see through a symbolic one.
-        fs::copy(executable, bin.join(name)).expect("a copy of the executable");
+        fs::hard_link(&ferrule, bin.join(name)).expect("a link under the plugin's name");
     }
     bin
 }

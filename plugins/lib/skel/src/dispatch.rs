@@ -1,0 +1,312 @@
+//! From a process's start to a verb and back to its end.
+
+use std::io::{self, IsTerminal, Read};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::process::ExitCode;
+
+use cni_types::{Attachment, Code, Error, NetConf, Result, Version, wire};
+use serde_json::Value as Document;
+
+use crate::context::{Add, Call, Check, Del, Gc, Status};
+use crate::delegate::Delegation;
+use crate::environment::{Environment, Verb};
+use crate::plugin::{Plugin, Registered};
+use crate::undo::{BestEffort, Undo};
+use crate::{logger, netns, output};
+
+/// One call of a plugin: everything that it gets from outside.
+#[derive(Clone)]
+pub(crate) struct Request {
+    pub(crate) env: Environment,
+    /// The configuration as it came: delegates get these bytes.
+    pub(crate) stdin: Vec<u8>,
+    /// The plugins that this executable holds.
+    pub(crate) suite: &'static [Registered],
+}
+
+/// The outcome of a verb that succeeded.
+pub(crate) struct Reply {
+    document: Option<Document>,
+    /// What takes it all back, should the result never reach the runtime.
+    undo: Undo,
+}
+
+impl Reply {
+    fn silent() -> Reply {
+        Reply {
+            document: None,
+            undo: Undo::default(),
+        }
+    }
+
+    pub(crate) fn into_document(self) -> Option<Document> {
+        self.document
+    }
+}
+
+/// The `main` of an executable that is one plugin.
+pub fn run<P: Plugin>() -> ExitCode {
+    run_plugin(
+        &const { [Registered::of::<P>()] }[0],
+        const { &[Registered::of::<P>()] },
+    )
+}
+
+/// The `main` of the suite's executable: the name that it was started under tells the plugin.
+///
+/// Under any other name it lists the plugins, one name a line, for `list` as its argument, and tells what it is otherwise.
+pub fn run_suite(suite: &'static [Registered]) -> ExitCode {
+    let mut args = std::env::args_os();
+    let name = args.next().unwrap_or_default();
+    let name = Path::new(&name).file_name().unwrap_or_default();
+    match suite.iter().find(|plugin| name == plugin.name) {
+        Some(plugin) => run_plugin(plugin, suite),
+        None if args.next().is_some_and(|arg| arg == "list") => output::lines(suite.iter().map(|plugin| plugin.name)),
+        None => output::explain_suite(suite),
+    }
+}
+
+fn run_plugin(plugin: &'static Registered, suite: &'static [Registered]) -> ExitCode {
+    let env = Environment::read();
+    logger::start(plugin.name, &env);
+    match env.command.as_str() {
+        "" => output::explain_plugin(plugin),
+        "VERSION" => exit_code(output::print(&output::version_object())),
+        _ => answer(plugin, env, suite),
+    }
+}
+
+fn answer(plugin: &Registered, env: Environment, suite: &'static [Registered]) -> ExitCode {
+    let mut request = Request {
+        env,
+        stdin: Vec::new(),
+        suite,
+    };
+    let outcome = request.env.verb().and_then(|_| {
+        request.stdin = read_stdin()?;
+        (plugin.call)(&request)
+    });
+    match outcome {
+        Ok(Reply { document: None, .. }) => ExitCode::SUCCESS,
+        Ok(Reply {
+            document: Some(document),
+            undo,
+        }) => match output::print(&document) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(e) => {
+                // A runtime that never hears of the attachment will not ask for its DEL.
+                log::error!("the result could not be written: {e}");
+                undo.unwind();
+                ExitCode::FAILURE
+            }
+        },
+        Err(error) => {
+            if let Err(e) = output::print(&output::error_object(&error, answer_version(&request.stdin))) {
+                log::error!("{error}; and that could not be written: {e}");
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn exit_code(written: io::Result<()>) -> ExitCode {
+    match written {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            log::error!("the answer could not be written: {e}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn read_stdin() -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    if io::stdin().is_terminal() {
+        return Ok(bytes);
+    }
+    let limit = wire::INPUT_LIMIT as u64;
+    io::stdin()
+        .take(limit)
+        .read_to_end(&mut bytes)
+        .map_err(|e| Error::io("error reading from stdin", &e))?;
+    Ok(bytes)
+}
+
+/// The version to write an error in: the configuration's, as far as it can be told.
+fn answer_version(stdin: &[u8]) -> Version {
+    let value = wire::parse(stdin).ok();
+    let told = value
+        .as_ref()
+        .and_then(|value| value.field("cniVersion")?.as_str()?.parse().ok());
+    told.unwrap_or(Version::LATEST)
+}
+
+/// A whole call of the plugin `P`, its panics included.
+pub(crate) fn call<P: Plugin>(request: &Request) -> Result<Reply> {
+    let verb = request.env.verb()?;
+    let conf = NetConf::parse(&request.stdin);
+    // The order of the reference: the name, then the variables, then the version.
+    let conf = match conf {
+        Err(e) if e.code == Code::INCOMPATIBLE_VERSION => {
+            variables(request, verb)?;
+            return Err(e);
+        }
+        parsed => parsed?,
+    };
+    let (container_id, ifname) = variables(request, verb)?.unzip();
+    allows(conf.cni_version, verb)?;
+
+    let attachment = container_id.zip(ifname).map(|(container_id, ifname)| Attachment {
+        network: conf.name.clone(),
+        container_id,
+        ifname,
+    });
+    guarded(|| match (verb, attachment) {
+        (Verb::Add, Some(attachment)) => add::<P>(request, &conf, attachment),
+        (Verb::Check, Some(attachment)) => check::<P>(request, &conf, attachment),
+        (Verb::Del, Some(attachment)) => del::<P>(request, &conf, attachment),
+        (Verb::Gc, _) => gc::<P>(request, &conf),
+        (Verb::Status, _) => P::status(&Status {
+            conf: &conf,
+            delegation: Delegation(request),
+        })
+        .map(|()| Reply::silent()),
+        (_, None) => Err(Error::internal("a verb of a container without its variables")),
+    })
+}
+
+type Identity = (cni_types::ContainerId, cni_types::IfName);
+
+/// The variables that name the attachment, for the verbs that have one.
+fn variables(request: &Request, verb: Verb) -> Result<Option<Identity>> {
+    if matches!(verb, Verb::Gc | Verb::Status) {
+        return Ok(None);
+    }
+    let invalid = |msg: String| Error::new(Code::INVALID_ENVIRONMENT, msg);
+    let id = &request.env.container_id;
+    let id = id
+        .parse()
+        .map_err(|_| invalid("invalid characters in containerID".into()).with_details(id.as_str()))?;
+    let ifname = request.env.ifname.parse().map_err(|e: cni_types::ParseIfNameError| {
+        let limit = format!(
+            "CNI_IFNAME is {:?}; an interface name has 1 to {} bytes",
+            request.env.ifname,
+            cni_types::IfName::MAX_LEN
+        );
+        invalid(e.to_string()).with_details(limit)
+    })?;
+    Ok(Some((id, ifname)))
+}
+
+/// Which version has which verb.
+fn allows(version: Version, verb: Verb) -> Result<()> {
+    let allowed = match verb {
+        Verb::Add | Verb::Del => true,
+        Verb::Check => version.allows_check(),
+        Verb::Gc | Verb::Status => version.allows_gc_and_status(),
+    };
+    if allowed {
+        return Ok(());
+    }
+    Err(Error::new(
+        Code::INCOMPATIBLE_VERSION,
+        format!("config version does not allow {}", verb.as_str()),
+    ))
+}
+
+/// A panic is a bug; the runtime gets an error object all the same.
+fn guarded<R>(step: impl FnOnce() -> Result<R>) -> Result<R> {
+    catch_unwind(AssertUnwindSafe(step)).unwrap_or_else(|cause| {
+        let text = cause
+            .downcast_ref::<&str>()
+            .copied()
+            .or_else(|| cause.downcast_ref::<String>().map(String::as_str));
+        Err(
+            Error::internal(format!("internal error: {}", text.unwrap_or("unknown")))
+                .with_details("please report this"),
+        )
+    })
+}
+
+fn context<'a, P: Plugin>(
+    request: &'a Request,
+    conf: &'a NetConf,
+    attachment: Attachment,
+) -> Result<Add<'a, P::Config>> {
+    let prev_result = conf.prev_result()?;
+    let call = Call {
+        attachment,
+        cni_args: request.env.args.clone(),
+        prev_result,
+    };
+    let config = P::config(conf, &call)?;
+    let netns = netns::required(&request.env.netns, P::ENTERS_NETNS, request.env.netns_override)?;
+    Ok(Add {
+        conf,
+        config,
+        call,
+        netns,
+        delegation: Delegation(request),
+    })
+}
+
+fn add<P: Plugin>(request: &Request, conf: &NetConf, attachment: Attachment) -> Result<Reply> {
+    let cx = context::<P>(request, conf, attachment)?;
+    let mut undo = Undo::default();
+    match guarded(|| P::add(&cx, &mut undo)?.to_document(conf.cni_version)) {
+        Ok(document) => Ok(Reply {
+            document: Some(document),
+            undo,
+        }),
+        Err(e) => {
+            undo.unwind();
+            Err(e)
+        }
+    }
+}
+
+fn check<P: Plugin>(request: &Request, conf: &NetConf, attachment: Attachment) -> Result<Reply> {
+    P::check(&Check(context::<P>(request, conf, attachment)?)).map(|()| Reply::silent())
+}
+
+fn del<P: Plugin>(request: &Request, conf: &NetConf, attachment: Attachment) -> Result<Reply> {
+    let mut todo = BestEffort::default();
+    let netns = netns::remaining(&request.env.netns, request.env.netns_override).unwrap_or_else(|e| {
+        todo.fail(e);
+        None
+    });
+    let prev_result = conf.prev_result().unwrap_or_else(|e| {
+        log::warn!("{e}; going on without it");
+        None
+    });
+    let call = Call {
+        attachment,
+        cni_args: request.env.args.clone(),
+        prev_result,
+    };
+    let cx = Del {
+        conf,
+        config: P::cleanup(conf),
+        call,
+        netns,
+        delegation: Delegation(request),
+    };
+    P::del(&cx, &mut todo);
+    todo.finish().map(|()| Reply::silent())
+}
+
+fn gc<P: Plugin>(request: &Request, conf: &NetConf) -> Result<Reply> {
+    let valid = conf.valid_attachments()?;
+    let mut todo = BestEffort::default();
+    P::gc(
+        &Gc {
+            conf,
+            config: P::cleanup(conf),
+            valid,
+            delegation: Delegation(request),
+        },
+        &mut todo,
+    );
+    todo.finish().map(|()| Reply::silent())
+}

@@ -1,0 +1,83 @@
+//! The one place that writes to standard output.
+
+use std::io::{self, Write};
+
+use std::process::ExitCode;
+
+use cni_types::{Error, Version};
+use serde::Serialize;
+use serde_json::ser::{PrettyFormatter, Serializer};
+use serde_json::{Value as Document, json};
+
+use crate::plugin::Registered;
+
+/// Prints a document as the reference does, indented by four spaces, in one write: a reader gets all of it or none.
+pub(crate) fn print(document: &Document) -> io::Result<()> {
+    let mut text = Vec::new();
+    document.serialize(&mut Serializer::with_formatter(
+        &mut text,
+        PrettyFormatter::with_indent(b"    "),
+    ))?;
+    text.push(b'\n');
+    io::stdout().write_all(&text)?;
+    io::stdout().flush()
+}
+
+/// The error object (section "Error").
+pub(crate) fn error_object(error: &Error, version: Version) -> Document {
+    let mut object = json!({ "cniVersion": version.as_str(), "code": error.code, "msg": error.msg });
+    if let (Some(object), false) = (object.as_object_mut(), error.details.is_empty()) {
+        object.insert("details".to_owned(), Document::from(error.details.as_str()));
+    }
+    object
+}
+
+/// The answer to VERSION (section "VERSION").
+pub(crate) fn version_object() -> Document {
+    let supported: Vec<&str> = Version::ALL.iter().map(|version| version.as_str()).collect();
+    json!({ "cniVersion": Version::LATEST.as_str(), "supportedVersions": supported })
+}
+
+/// Prints lines for people or scripts that start the suite's executable by its own name.
+pub(crate) fn lines<'a>(lines: impl Iterator<Item = &'a str>) -> ExitCode {
+    let text = lines.fold(String::new(), |text, line| text + line + "\n");
+    match io::stdout().write_all(text.as_bytes()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+/// Tells a person who started a plugin by hand what it is. On standard error: standard output is the runtime's.
+pub(crate) fn explain_plugin(plugin: &Registered) -> ExitCode {
+    let versions: Vec<&str> = Version::ALL.iter().map(|version| version.as_str()).collect();
+    let text = format!(
+        "CNI {} plugin of ferrule {}: {}\nIt is started by a container runtime, with CNI_COMMAND in its environment and a \
+         network configuration on its standard input.\nCNI protocol versions supported: {}\n",
+        plugin.name,
+        env!("CARGO_PKG_VERSION"),
+        plugin.about,
+        versions.join(", ")
+    );
+    to_stderr(&text)
+}
+
+/// Tells a person who started the suite's executable by hand what it is.
+pub(crate) fn explain_suite(suite: &[Registered]) -> ExitCode {
+    let plugins: String = suite
+        .iter()
+        .map(|plugin| format!("  {:<12}{}\n", plugin.name, plugin.about))
+        .collect();
+    let text = format!(
+        "ferrule {}: CNI plugins in one executable. Started under the name of a plugin it is that plugin.\n\n{plugins}\n\
+         'list' as its argument prints the names.\n",
+        env!("CARGO_PKG_VERSION")
+    );
+    to_stderr(&text)
+}
+
+fn to_stderr(text: &str) -> ExitCode {
+    match io::stderr().write_all(text.as_bytes()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}
