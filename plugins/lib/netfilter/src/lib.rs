@@ -13,11 +13,13 @@
 //! table or a chain.
 
 mod backend;
+mod iptables;
+mod lock;
 mod packet;
 
 pub mod macspoof;
 pub mod masquerade;
 pub mod portmap;
 
-pub use backend::Backend;
+pub use backend::{Backend, ParseBackendError};
 pub use packet::{Family, ParseProtocolError, Protocol};

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use cni_types::{Attachment, Cidr, ContainerId, Error, IfName, NetworkName, Result};
 
-use crate::Backend;
+use crate::{Backend, iptables};
 
 /// The connections of one attachment that are masqueraded.
 #[derive(Debug, Clone)]
@@ -22,8 +22,10 @@ pub struct Masquerade {
 ///
 /// Code 11 when others kept changing the ruleset; otherwise what the kernel said.
 pub fn add(backend: Backend, attachment: &Attachment, masquerade: &Masquerade) -> Result<()> {
-    let _ = (attachment, masquerade);
-    Err(not_built(backend))
+    match backend {
+        Backend::Iptables => iptables::masquerade::add(attachment, masquerade),
+        Backend::Nftables => Err(not_built(backend)),
+    }
 }
 
 /// Compares what the kernel holds for the attachment with what [`add`] would write.
@@ -32,8 +34,10 @@ pub fn add(backend: Backend, attachment: &Attachment, masquerade: &Masquerade) -
 ///
 /// The first difference, in words.
 pub fn check(backend: Backend, attachment: &Attachment, masquerade: &Masquerade) -> Result<()> {
-    let _ = (attachment, masquerade);
-    Err(not_built(backend))
+    match backend {
+        Backend::Iptables => iptables::masquerade::check(attachment, masquerade),
+        Backend::Nftables => Err(not_built(backend)),
+    }
 }
 
 /// Removes the attachment's masquerading, whatever backend and whichever suite wrote it.
@@ -42,8 +46,7 @@ pub fn check(backend: Backend, attachment: &Attachment, masquerade: &Masquerade)
 ///
 /// All backends are tried; the failures are reported together.
 pub fn del(attachment: &Attachment) -> Result<()> {
-    let _ = attachment;
-    Err(not_built(Backend::Nftables))
+    iptables::masquerade::del(attachment)
 }
 
 /// Removes the masquerading of every attachment of `network` that is not in `valid`.
@@ -52,8 +55,7 @@ pub fn del(attachment: &Attachment) -> Result<()> {
 ///
 /// All backends are tried; the failures are reported together.
 pub fn gc(network: &NetworkName, valid: &BTreeSet<(ContainerId, IfName)>) -> Result<()> {
-    let _ = (network, valid);
-    Err(not_built(Backend::Nftables))
+    iptables::masquerade::gc(network, valid)
 }
 
 fn not_built(backend: Backend) -> Error {

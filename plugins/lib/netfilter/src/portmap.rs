@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use cni_types::{Attachment, Cidr, ContainerId, Error, IfName, NetworkName, Result};
 
-use crate::{Backend, Family, Protocol};
+use crate::{Backend, Family, Protocol, iptables};
 
 /// One published port, or a range of ports with as many ports on either side.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -115,8 +115,10 @@ pub struct Hints {
 /// Code 11 when another container holds one of the ports, or when others kept changing the ruleset; otherwise what the
 /// kernel said.
 pub fn add(backend: Backend, attachment: &Attachment, published: &Published) -> Result<()> {
-    let _ = (attachment, published);
-    Err(not_built(backend))
+    match backend {
+        Backend::Iptables => iptables::portmap::add(attachment, published),
+        Backend::Nftables => Err(not_built(backend)),
+    }
 }
 
 /// Compares what the kernel holds for the attachment with what [`add`] would write.
@@ -125,8 +127,10 @@ pub fn add(backend: Backend, attachment: &Attachment, published: &Published) -> 
 ///
 /// The first difference, in words.
 pub fn check(backend: Backend, attachment: &Attachment, published: &Published) -> Result<()> {
-    let _ = (attachment, published);
-    Err(not_built(backend))
+    match backend {
+        Backend::Iptables => iptables::portmap::check(attachment, published),
+        Backend::Nftables => Err(not_built(backend)),
+    }
 }
 
 /// Removes every published port of the attachment, whatever backend and whichever suite wrote it.
@@ -135,8 +139,8 @@ pub fn check(backend: Backend, attachment: &Attachment, published: &Published) -
 ///
 /// All backends are tried; the failures are reported together.
 pub fn del(attachment: &Attachment, hints: &Hints) -> Result<()> {
-    let _ = (attachment, hints);
-    Err(not_built(Backend::Nftables))
+    let _ = hints;
+    iptables::portmap::del(attachment)
 }
 
 /// Removes the published ports of every attachment of `network` that is not in `valid`.
@@ -145,8 +149,7 @@ pub fn del(attachment: &Attachment, hints: &Hints) -> Result<()> {
 ///
 /// All backends are tried; the failures are reported together.
 pub fn gc(network: &NetworkName, valid: &BTreeSet<(ContainerId, IfName)>) -> Result<()> {
-    let _ = (network, valid);
-    Err(not_built(Backend::Nftables))
+    iptables::portmap::gc(network, valid)
 }
 
 fn not_built(backend: Backend) -> Error {

@@ -90,7 +90,10 @@ mod tests {
         let comment = dnat_comment(&network, &container);
         assert_eq!(comment, "dnat name: \"k8s-net\" id: \"0123abc\"");
         assert_eq!(owner(&comment), Some((network.clone(), container.clone())));
-        assert_eq!(owner(&masquerade_comment(&network, &container)), Some((network, container)));
+        assert_eq!(
+            owner(&masquerade_comment(&network, &container)),
+            Some((network, container))
+        );
         for foreign in ["", "name: \"a\"", "name: \"a b\" id: \"c\"", "name: \"a\" id: \"c"] {
             assert_eq!(owner(foreign), None, "{foreign}");
         }

@@ -122,7 +122,10 @@ mod tests {
     #[test]
     fn a_network_that_is_everything_is_no_match() {
         assert_eq!(
-            Rule::new().network("-s", "0.0.0.0/0".parse().unwrap()).jump("X").to_string(),
+            Rule::new()
+                .network("-s", "0.0.0.0/0".parse().unwrap())
+                .jump("X")
+                .to_string(),
             "-j X"
         );
         assert_eq!(

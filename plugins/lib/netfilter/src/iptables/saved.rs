@@ -44,9 +44,26 @@ impl Saved {
         self.rules(chain).contains(rule)
     }
 
+    /// Every rule of every chain.
+    pub(super) fn all_rules(&self) -> impl Iterator<Item = &Rule> {
+        self.0.values().flatten()
+    }
+
+    /// Every rule of the chains whose names begin with `prefix`, with its chain.
+    pub(super) fn rules_of_chains(&self, prefix: &str) -> impl Iterator<Item = (&str, &Rule)> {
+        let chains = self
+            .0
+            .range(prefix.to_owned()..)
+            .take_while(move |(chain, _)| chain.starts_with(prefix));
+        chains.flat_map(|(chain, rules)| rules.iter().map(move |rule| (chain.as_str(), rule)))
+    }
+
     /// Every rule that jumps to `target`, with the chain it is in.
     pub(super) fn jumps_to(&self, target: &str) -> Vec<(String, Rule)> {
-        let all = self.0.iter().flat_map(|(chain, rules)| rules.iter().map(move |rule| (chain, rule)));
+        let all = self
+            .0
+            .iter()
+            .flat_map(|(chain, rules)| rules.iter().map(move |rule| (chain, rule)));
         all.filter(|(_, rule)| rule.target() == Some(target))
             .map(|(chain, rule)| (chain.clone(), rule.clone()))
             .collect()

@@ -1,0 +1,115 @@
+//! A host port that another container holds.
+
+use cni_types::{Attachment, Code, ContainerId, Error, IfName, NetworkName, Result};
+
+use super::names;
+use super::ownership::Wanted;
+use super::record::{Feature, Record};
+use super::rule::Rule;
+use super::saved::Saved;
+use crate::Family;
+use crate::portmap::OnConflict;
+
+/// What a rule that redirects listens on.
+#[derive(PartialEq, Eq)]
+struct Listens<'a> {
+    protocol: &'a str,
+    /// `None` for every local address, which conflicts with no particular one.
+    address: Option<&'a str>,
+    first: u16,
+    last: u16,
+}
+
+impl Listens<'_> {
+    /// `None` for a rule that does not redirect.
+    fn of(rule: &Rule) -> Option<Listens<'_>> {
+        if rule.target() != Some("DNAT") {
+            return None;
+        }
+        let ports = rule.value("--dport")?;
+        let (first, last) = ports.split_once(':').unwrap_or((ports, ports));
+        Some(Listens {
+            protocol: rule.value("-p")?,
+            address: rule.value("-d"),
+            first: first.parse().ok()?,
+            last: last.parse().ok()?,
+        })
+    }
+
+    fn conflicts_with(&self, other: &Listens<'_>) -> bool {
+        let apart = self.last < other.first || other.last < self.first;
+        self.protocol == other.protocol && self.address == other.address && !apart
+    }
+}
+
+/// Whether host ports of `wanted` must be taken over from another container: then the entries go before its. The same
+/// container may hold a port through several networks; the first that came gets the connections.
+///
+/// # Errors
+///
+/// Code 11 when the holder is one of ours whose namespace exists.
+pub(super) fn resolve(
+    table: &Saved,
+    attachment: &Attachment,
+    on_conflict: OnConflict,
+    netns_exists: fn(&str) -> bool,
+    family: Family,
+    wanted: &[Wanted],
+) -> Result<bool> {
+    let asked: Vec<Listens> = wanted.iter().filter_map(|w| Listens::of(&w.rule)).collect();
+    let mut taken_over = false;
+    for (chain, rule) in table.rules_of_chains("CNI-DN-") {
+        let Some(held) = Listens::of(rule) else { continue };
+        if !asked.iter().any(|port| port.conflicts_with(&held)) {
+            continue;
+        }
+        let holder = table.jumps_to(chain).iter().find_map(|(_, jump)| owner(jump, chain));
+        if holder
+            .as_ref()
+            .is_some_and(|(_, container)| *container == attachment.container_id)
+        {
+            continue;
+        }
+        let port = rule.value("--dport").unwrap_or_default();
+        let what = format!("host port {port}/{}", held.protocol);
+        match holder.map_or(Ok(None), |(network, id)| {
+            living_holder(&network, &id, family, chain, rule, netns_exists)
+        })? {
+            Some(living) if on_conflict == OnConflict::Refuse => {
+                return Err(Error::new(Code::TRY_AGAIN_LATER, format!("{what} is held by {living}")));
+            }
+            Some(living) => log::warn!("{what} is taken over from {living}"),
+            None => log::warn!("{what} is taken over from chain {chain}, whose container is gone or unknown"),
+        }
+        taken_over = true;
+    }
+    Ok(taken_over)
+}
+
+fn owner(jump: &Rule, chain: &str) -> Option<(NetworkName, ContainerId)> {
+    let (network, container) = names::owner(jump.value("--comment")?)?;
+    (names::dnat_chain(&network, &container) == chain).then_some((network, container))
+}
+
+/// The attachment that we wrote the rule for, if its namespace is known and still exists.
+fn living_holder(
+    network: &NetworkName,
+    container: &ContainerId,
+    family: Family,
+    chain: &str,
+    rule: &Rule,
+    netns_exists: fn(&str) -> bool,
+) -> Result<Option<Attachment>> {
+    let record = Record::load(network, container)?;
+    let mut holders = record
+        .holders(Feature::Portmap)
+        .filter(|(_, holding)| holding.contains(family, chain, rule));
+    let living = holders.find(|(_, holding)| holding.netns.as_deref().is_some_and(netns_exists));
+    Ok(living.and_then(|(ifname, _)| {
+        Some(Attachment {
+            network: network.clone(),
+            container_id: container.clone(),
+            ifname: ifname.parse::<IfName>().ok()?,
+        })
+    }))
+}

@@ -1,0 +1,98 @@
+//! `ipMasq` as the reference writes it.
+
+use std::collections::BTreeSet;
+
+use cni_types::{Attachment, Cidr, ContainerId, Error, IfName, NetworkName, Result};
+
+use super::exec::Tool;
+use super::names;
+use super::ownership::{self, Wanted};
+use super::record::Feature;
+use super::rule::Rule;
+use crate::Family;
+use crate::masquerade::Masquerade;
+
+/// See [`crate::masquerade::add`].
+pub(crate) fn add(attachment: &Attachment, masquerade: &Masquerade) -> Result<()> {
+    ownership::add(
+        attachment,
+        Feature::Masquerade,
+        None,
+        &families(masquerade),
+        |edit, family| {
+            edit.ensure_chain(&names::masquerade_chain(&attachment.network, &attachment.container_id));
+            Ok(wanted(attachment, masquerade, family))
+        },
+    )
+}
+
+/// See [`crate::masquerade::check`].
+pub(crate) fn check(attachment: &Attachment, masquerade: &Masquerade) -> Result<()> {
+    for family in families(masquerade) {
+        let seen = Tool::of(family).save()?;
+        for w in wanted(attachment, masquerade, family) {
+            if !seen.has_rule(&w.chain, &w.rule) {
+                return Err(Error::internal(format!(
+                    "masquerading of {attachment}: chain {} lacks the {family} rule {}",
+                    w.chain, w.rule
+                )));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// See [`crate::masquerade::del`].
+pub(crate) fn del(attachment: &Attachment) -> Result<()> {
+    ownership::del(attachment, Feature::Masquerade)
+}
+
+/// See [`crate::masquerade::gc`].
+pub(crate) fn gc(network: &NetworkName, valid: &BTreeSet<(ContainerId, IfName)>) -> Result<()> {
+    ownership::gc(Feature::Masquerade, network, valid)
+}
+
+fn families(masquerade: &Masquerade) -> Vec<Family> {
+    let has = |family: &Family| addresses(masquerade, *family).next().is_some();
+    Family::BOTH.into_iter().filter(has).collect()
+}
+
+fn addresses(masquerade: &Masquerade, family: Family) -> impl Iterator<Item = Cidr> {
+    let all = masquerade.addresses.iter().copied();
+    all.filter(move |cidr| Family::of(cidr.address()) == family)
+}
+
+/// The rules in the reference's order; what the reference does not know, the exclusions, before all others.
+fn wanted(attachment: &Attachment, masquerade: &Masquerade, family: Family) -> Vec<Wanted> {
+    let (network, container) = (&attachment.network, &attachment.container_id);
+    let chain = names::masquerade_chain(network, container);
+    let comment = names::masquerade_comment(network, container);
+    let multicast = match family {
+        Family::V4 => "224.0.0.0/4",
+        Family::V6 => "ff00::/8",
+    };
+    let accept = |network: Cidr| Rule::new().network("-d", network).comment(&comment).jump("ACCEPT");
+    let mut rules: Vec<Wanted> = Vec::new();
+    for excluded in masquerade
+        .exclude
+        .iter()
+        .filter(|cidr| Family::of(cidr.address()) == family)
+    {
+        rules.push(Wanted {
+            first: true,
+            ..Wanted::last(&chain, accept(*excluded))
+        });
+    }
+    for address in addresses(masquerade, family) {
+        let masq = Rule::new()
+            .args(["!", "-d", multicast])
+            .comment(&comment)
+            .jump("MASQUERADE");
+        let source = Rule::new().network("-s", Cidr::host(address.address()));
+        let jump = source.comment(&comment).jump(&chain);
+        rules.push(Wanted::last(&chain, accept(address)));
+        rules.push(Wanted::last(&chain, masq));
+        rules.push(Wanted::last("POSTROUTING", jump));
+    }
+    rules
+}

@@ -1,0 +1,339 @@
+//! Rules in and out of the nat table, attachment by attachment.
+
+use std::collections::BTreeSet;
+
+use cni_types::{Attachment, ContainerId, Error, IfName, NetworkName, Result};
+
+use super::edit::Edit;
+use super::evidence;
+use super::exec::Tool;
+use super::names;
+use super::record::{Feature, Holding, OwnedRule, Record};
+use super::rule::Rule;
+use super::saved::Saved;
+use crate::{Family, lock};
+
+/// How often a removal is planned anew when the table changed between its read and its write.
+const ATTEMPTS: usize = 3;
+
+/// A rule that an attachment is to own.
+pub(super) struct Wanted {
+    pub(super) chain: String,
+    pub(super) rule: Rule,
+    /// Before the chain's other rules rather than after them.
+    pub(super) first: bool,
+    /// For a rule with a user's conditions, which iptables rewrites in its own words: the rule without them, by which it
+    /// is found again.
+    pub(super) base: Option<Rule>,
+}
+
+impl Wanted {
+    /// A rule at the end of a chain, free of a user's text.
+    pub(super) fn last(chain: &str, rule: Rule) -> Wanted {
+        Wanted {
+            chain: chain.to_owned(),
+            rule,
+            first: false,
+            base: None,
+        }
+    }
+}
+
+/// The chains of a container that a feature fills; the first is the current one, others are of older versions.
+pub(super) fn chains(feature: Feature, network: &NetworkName, container: &ContainerId) -> Vec<String> {
+    match feature {
+        Feature::Portmap => vec![
+            names::dnat_chain(network, container),
+            names::snat_chain(network, container),
+        ],
+        Feature::Masquerade => vec![names::masquerade_chain(network, container)],
+    }
+}
+
+/// What an ADD is about to write in one family.
+struct Change {
+    tool: Tool,
+    edit: Edit,
+    wanted: Vec<Wanted>,
+}
+
+/// Makes an attachment own exactly the rules that `plan` names for each of `families`, and none in the others.
+///
+/// Every refusal comes before the first write. A failure after it leaves the attachment without rules.
+pub(super) fn add(
+    attachment: &Attachment,
+    feature: Feature,
+    netns: Option<&str>,
+    families: &[Family],
+    plan: impl Fn(&mut Edit, Family) -> Result<Vec<Wanted>>,
+) -> Result<()> {
+    let _lock = lock::exclusive()?;
+    let mut record = Record::load(&attachment.network, &attachment.container_id)?;
+    let old = record.holding(&attachment.ifname, feature).cloned().unwrap_or_default();
+    let mut changes = Vec::new();
+    for family in Family::BOTH {
+        let had = old.rules.iter().any(|own| own.family == family);
+        let wants = families.contains(&family);
+        if !had && !wants {
+            continue;
+        }
+        let tool = Tool::of(family);
+        let mut edit = Edit::new(tool.save()?);
+        let wanted = if wants { plan(&mut edit, family)? } else { Vec::new() };
+        replace(&mut edit, family, &record, &attachment.ifname, feature, &wanted);
+        changes.push(Change { tool, edit, wanted });
+    }
+    let mut claim = old;
+    claim.netns = netns.map(str::to_owned);
+    claim.rules.extend(changes.iter().flat_map(planned));
+    record.set(attachment.ifname.as_str(), feature, claim.clone());
+    record.store()?;
+
+    match changes.iter().map(write).collect::<Result<Vec<_>>>() {
+        Ok(owned) => {
+            claim.rules = owned.into_iter().flatten().collect();
+            record.set(attachment.ifname.as_str(), feature, claim);
+            record.store()
+        }
+        Err(cause) => {
+            let tools: Vec<Tool> = changes.iter().map(|change| change.tool).collect();
+            if let Err(e) = remove(&tools, &mut record, &attachment.ifname, feature) {
+                log::warn!("rules of {attachment} stay behind: {e}");
+            }
+            Err(cause)
+        }
+    }
+}
+
+fn planned(change: &Change) -> impl Iterator<Item = OwnedRule> {
+    change.wanted.iter().map(|wanted| OwnedRule {
+        family: change.tool.family,
+        chain: wanted.chain.clone(),
+        rule: wanted.rule.clone(),
+    })
+}
+
+/// Writes one family's rules; returns them as the kernel now shows them.
+fn write(change: &Change) -> Result<Vec<OwnedRule>> {
+    if let Some(script) = change.edit.script() {
+        change.tool.restore(&script)?;
+    }
+    if change.wanted.iter().all(|wanted| wanted.base.is_none()) {
+        return Ok(planned(change).collect());
+    }
+    let shown = change.tool.save()?;
+    let mut owned = Vec::new();
+    for (mut own, wanted) in planned(change).zip(&change.wanted) {
+        if let Some(base) = &wanted.base {
+            let rules = shown.rules(&wanted.chain).iter();
+            let found = rules.rev().find(|rule| rule.covers(base)).cloned();
+            own.rule = found.ok_or_else(|| Error::internal(format!("{} lost the rule {}", own.chain, own.rule)))?;
+        }
+        owned.push(own);
+    }
+    Ok(owned)
+}
+
+/// Replaces what an attachment owns in one family. Where all of it is there already, nothing is touched; else all of it
+/// is written anew, for the order of the rules counts.
+fn replace(edit: &mut Edit, family: Family, record: &Record, ifname: &IfName, feature: Feature, wanted: &[Wanted]) {
+    let old: Vec<OwnedRule> = record.holding(ifname, feature).cloned().unwrap_or_default().rules;
+    let old: Vec<&OwnedRule> = old.iter().filter(|own| own.family == family).collect();
+    let is_wanted = |own: &OwnedRule| wanted.iter().any(|w| w.chain == own.chain && w.rule == own.rule);
+    let is_there = |w: &Wanted| w.base.is_none() && !w.first && edit.table().has_rule(&w.chain, &w.rule);
+    if old.iter().all(|own| is_wanted(own)) && wanted.iter().all(is_there) {
+        return;
+    }
+    for own in old {
+        if !is_shared(record, ifname, feature, family, &own.chain, &own.rule) {
+            edit.remove_rule(&own.chain, &own.rule);
+        }
+    }
+    for w in wanted {
+        // Also what nobody has recorded: the reference's, or our own of a call that was killed.
+        if !is_shared(record, ifname, feature, family, &w.chain, &w.rule) {
+            edit.remove_rule(&w.chain, &w.rule);
+        }
+    }
+    for w in wanted.iter().filter(|w| w.first).rev() {
+        edit.ensure_first(&w.chain, w.rule.clone());
+    }
+    for w in wanted.iter().filter(|w| !w.first) {
+        edit.ensure_rule(&w.chain, w.rule.clone());
+    }
+}
+
+/// Whether another attachment of the container owns the same rule: identical rules are one rule.
+fn is_shared(record: &Record, ifname: &IfName, feature: Feature, family: Family, chain: &str, rule: &Rule) -> bool {
+    siblings(record, ifname, feature).any(|holding| holding.contains(family, chain, rule))
+}
+
+fn siblings<'a>(record: &'a Record, ifname: &IfName, feature: Feature) -> impl Iterator<Item = &'a Holding> {
+    let holders = record.holders(feature);
+    holders
+        .filter(move |(name, _)| *name != ifname.as_str())
+        .map(|(_, holding)| holding)
+}
+
+/// Removes what an attachment owns, whichever suite and whichever implementation of iptables wrote it.
+pub(super) fn del(attachment: &Attachment, feature: Feature) -> Result<()> {
+    let chains = chains(feature, &attachment.network, &attachment.container_id);
+    let mut tools = Vec::new();
+    for family in Family::BOTH {
+        tools.extend(evidence::tools(family, &chains)?);
+    }
+    let recorded = Record::load(&attachment.network, &attachment.container_id)?;
+    if tools.is_empty() && recorded.holding(&attachment.ifname, feature).is_none() {
+        return Ok(());
+    }
+    let _lock = lock::exclusive()?;
+    let mut record = Record::load(&attachment.network, &attachment.container_id)?;
+    remove(&tools, &mut record, &attachment.ifname, feature)
+}
+
+fn remove(tools: &[Tool], record: &mut Record, ifname: &IfName, feature: Feature) -> Result<()> {
+    all(tools, |tool| {
+        sweep(tool, |edit| release(edit, tool.family, record, ifname, feature))
+    })?;
+    record.set(ifname.as_str(), feature, Holding::default());
+    record.store()
+}
+
+/// Takes an attachment's rules out of one family, and the container's chains when nothing is left in them.
+fn release(edit: &mut Edit, family: Family, record: &Record, ifname: &IfName, feature: Feature) {
+    let chains = chains(feature, &record.network, &record.container);
+    let own: Vec<(String, Rule)> = match record.holding(ifname, feature) {
+        Some(holding) => {
+            let of_family = holding.rules.iter().filter(|own| own.family == family);
+            of_family.map(|own| (own.chain.clone(), own.rule.clone())).collect()
+        }
+        // Written by the reference, which says only whose container it is.
+        None => chains.iter().flat_map(|chain| content(edit.table(), chain)).collect(),
+    };
+    for (chain, rule) in own {
+        if !is_shared(record, ifname, feature, family, &chain, &rule) {
+            edit.remove_rule(&chain, &rule);
+        }
+    }
+    for chain in chains {
+        let holds = |holding: &Holding| {
+            holding
+                .rules
+                .iter()
+                .any(|own| own.family == family && own.chain == chain)
+        };
+        if edit.table().rules(&chain).is_empty() && !siblings(record, ifname, feature).any(holds) {
+            edit.remove_chain(&chain);
+        }
+    }
+}
+
+/// The rules in a chain and those that jump to it.
+fn content(table: &Saved, chain: &str) -> Vec<(String, Rule)> {
+    let inside = table.rules(chain).iter().map(|rule| (chain.to_owned(), rule.clone()));
+    table.jumps_to(chain).into_iter().chain(inside).collect()
+}
+
+/// Removes what attachments of `network` own that are not in `valid`.
+pub(super) fn gc(feature: Feature, network: &NetworkName, valid: &BTreeSet<(ContainerId, IfName)>) -> Result<()> {
+    let mut tools = Vec::new();
+    for family in Family::BOTH {
+        tools.extend(evidence::tools_in_use(family)?);
+    }
+    if tools.is_empty() && Record::load_network(network)?.is_empty() {
+        return Ok(());
+    }
+    let _lock = lock::exclusive()?;
+    let records = Record::load_network(network)?;
+    all(&tools, |tool| {
+        sweep(tool, |edit| {
+            collect(edit, tool.family, feature, network, &records, valid)
+        })
+    })?;
+    for mut record in records {
+        let before = record.clone();
+        for ifname in stale(&before, feature, valid) {
+            record.set(ifname.as_str(), feature, Holding::default());
+        }
+        if record != before {
+            record.store()?;
+        }
+    }
+    Ok(())
+}
+
+/// The recorded interfaces of a container that are not valid.
+fn stale(record: &Record, feature: Feature, valid: &BTreeSet<(ContainerId, IfName)>) -> Vec<IfName> {
+    let names = record.holders(feature).filter_map(|(ifname, _)| ifname.parse().ok());
+    names
+        .filter(|ifname: &IfName| !valid.contains(&(record.container.clone(), ifname.clone())))
+        .collect()
+}
+
+fn collect(
+    edit: &mut Edit,
+    family: Family,
+    feature: Feature,
+    network: &NetworkName,
+    records: &[Record],
+    valid: &BTreeSet<(ContainerId, IfName)>,
+) {
+    for record in records {
+        for ifname in stale(record, feature, valid) {
+            release(edit, family, record, &ifname, feature);
+        }
+    }
+    for container in containers(edit.table(), feature, network) {
+        if !valid.iter().any(|(id, _)| *id == container) {
+            for chain in chains(feature, network, &container) {
+                edit.remove_chain(&chain);
+            }
+        }
+    }
+}
+
+/// The containers of a network that have chains for a feature, by the comments of the rules that jump there.
+fn containers(table: &Saved, feature: Feature, network: &NetworkName) -> BTreeSet<ContainerId> {
+    let mut found = BTreeSet::new();
+    for rule in table.all_rules() {
+        let Some((named, container)) = rule.value("--comment").and_then(names::owner) else {
+            continue;
+        };
+        let target = rule.target().unwrap_or_default();
+        if named == *network && chains(feature, network, &container).iter().any(|chain| chain == target) {
+            found.insert(container);
+        }
+    }
+    found
+}
+
+/// Plans against the table and writes, again when the table changed in between.
+fn sweep(tool: &Tool, plan: impl Fn(&mut Edit)) -> Result<()> {
+    let mut tried: Option<(String, Error)> = None;
+    for _ in 0..ATTEMPTS {
+        let mut edit = Edit::new(tool.save()?);
+        plan(&mut edit);
+        let Some(script) = edit.script() else {
+            return Ok(());
+        };
+        match tried {
+            Some((before, e)) if before == script => return Err(e),
+            _ => {}
+        }
+        match tool.restore(&script) {
+            Ok(()) => return Ok(()),
+            Err(e) => tried = Some((script, e)),
+        }
+    }
+    tried.map_or(Ok(()), |(_, e)| Err(e))
+}
+
+/// Runs every step; the failures are reported together, under the code of the first.
+fn all(tools: &[Tool], step: impl Fn(&Tool) -> Result<()>) -> Result<()> {
+    let failures: Vec<Error> = tools.iter().filter_map(|tool| step(tool).err()).collect();
+    let Some(first) = failures.first() else {
+        return Ok(());
+    };
+    let texts: Vec<&str> = failures.iter().map(|e| e.msg.as_str()).collect();
+    Err(Error::new(first.code, texts.join("; ")))
+}
