@@ -1,0 +1,44 @@
+//! The one place where a thread changes its network namespace.
+
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use nix::sched::CloneFlags;
+
+use crate::error::{Failure, Result};
+
+/// The calling thread's own namespace. `/proc/self` would be that of the main thread.
+const OWN: &str = "/proc/thread-self/ns/net";
+
+/// Runs `f` inside `netns` and comes back, also when `f` panics. For opening sockets and handles, which stay in the
+/// namespace where they were opened; nothing else should run there.
+///
+/// # Errors
+/// `netns` is no network namespace, or may not be entered; `f` was not called then. A thread that cannot get back aborts the
+/// process: going on would change the wrong namespace.
+pub fn run_in<T>(netns: BorrowedFd<'_>, f: impl FnOnce() -> T) -> Result<T> {
+    let own = File::open(OWN).map_err(|e| Failure::io(&e).of("open", OWN))?;
+    set(netns).map_err(|f| f.of("enter", "network namespace"))?;
+    let _back = Back(own);
+    Ok(f())
+}
+
+/// Goes back when dropped.
+struct Back(File);
+
+impl Drop for Back {
+    fn drop(&mut self) {
+        if let Err(failure) = set(self.0.as_fd()) {
+            log::error!("cannot return to the own network namespace: {failure}");
+            std::process::abort();
+        }
+    }
+}
+
+#[allow(
+    clippy::disallowed_methods,
+    reason = "the one place where a thread changes its namespace"
+)]
+fn set(netns: BorrowedFd<'_>) -> std::result::Result<(), Failure> {
+    nix::sched::setns(netns, CloneFlags::CLONE_NEWNET).map_err(Failure::from)
+}
