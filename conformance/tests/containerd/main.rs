@@ -1,0 +1,139 @@
+//! A real containerd runs pods on our plugins: address, traffic, and nothing left.
+//!
+//! Each test starts a containerd with root, state, socket and configuration of its own in a private world ([`lab`]), which
+//! ends with the test and leaves the machine as it was. The plugins are those in `FERRULE_BIN` (default: dist/bin, where
+//! `scripts/build` puts them), the network is the one in examples/containerd. The installed containerd is tested, and
+//! other releases where `scripts/fetch-runtimes` has put them into `FERRULE_RUNTIMES` (default: target/runtimes).
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test that cannot go on must stop"
+)]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "tests start programs and read their environment"
+)]
+
+mod cri;
+mod daemon;
+mod guard;
+mod image;
+mod lab;
+mod machine;
+mod node;
+mod traffic;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use cri::{PodSpec, Port};
+use daemon::Daemon;
+use lab::Lab;
+use node::Node;
+
+/// Published by the pod whose traffic is tested.
+const PORTS: [Port; 2] = [Port::tcp(18080, 8080), Port::udp(15353, 5353)];
+/// Published by a pod that comes and goes before.
+const OTHER_PORTS: [Port; 2] = [Port::tcp(18081, 8080), Port::udp(15354, 5353)];
+
+#[test]
+fn containerd_installed() {
+    lab::run("containerd_installed", Path::new("/usr/bin/containerd"), |lab| {
+        pod_life(lab, Path::new("/usr/bin"));
+    });
+}
+
+#[test]
+fn containerd_1_7() {
+    let programs = fetched("containerd-1.7");
+    lab::run("containerd_1_7", &programs.join("containerd"), |lab| {
+        pod_life(lab, &programs)
+    });
+}
+
+#[test]
+fn containerd_2() {
+    let programs = fetched("containerd-2");
+    lab::run("containerd_2", &programs.join("containerd"), |lab| {
+        pod_life(lab, &programs)
+    });
+}
+
+/// The negative control: what these tests say about leftovers is worth something only if they see them.
+#[test]
+fn containerd_with_a_portmap_that_forgets_is_caught() {
+    let name = "containerd_with_a_portmap_that_forgets_is_caught";
+    lab::run(name, Path::new("/usr/bin/containerd"), |lab| {
+        let daemon = Daemon::start(lab, Path::new("/usr/bin"), &forgetful_plugins(lab));
+        let clean = Node::look();
+        let pod = daemon.run_pod(&PodSpec::new("forgotten", &PORTS));
+        daemon.stop_pod(&pod);
+        daemon.remove_pod(&pod);
+        let left = Node::look().beyond(&clean);
+        assert!(
+            left.iter().any(|line| line.contains("18080")),
+            "the rules that portmap left were not seen: {left:#?}"
+        );
+    });
+}
+
+fn pod_life(lab: &Lab, containerd: &Path) {
+    let daemon = Daemon::start(lab, containerd, &lab.plugins());
+
+    // The first pod makes what stays for all: the bridge, base chains, the network's directory.
+    let first = daemon.run_pod(&PodSpec::new("first", &OTHER_PORTS));
+    let address = first.address.clone();
+    daemon.stop_pod(&first);
+    daemon.remove_pod(&first);
+    let settled = Node::look();
+    let traces = settled.lines_with(&[&address, "18081", "15354", &first.id]);
+    assert!(traces.is_empty(), "the first pod left: {traces:#?}");
+
+    let pod = daemon.run_pod(&PodSpec::new("second", &PORTS));
+    assert_eq!(
+        pod.address,
+        address_in(lab, &pod.netns),
+        "the address that containerd tells"
+    );
+    assert_ne!(Node::look(), settled, "a pod can be seen on the node");
+    traffic::check(lab, &pod);
+
+    daemon.stop_pod(&pod);
+    assert_eq!(daemon.pod_address(&pod.id), "", "a stopped pod has no address");
+    let left = Node::look().beyond(&settled);
+    assert!(left.is_empty(), "left after StopPodSandbox: {left:#?}");
+    daemon.remove_pod(&pod);
+    let left = Node::look().beyond(&settled);
+    assert!(left.is_empty(), "left after RemovePodSandbox: {left:#?}");
+    assert!(!Path::new(&pod.netns).exists(), "the pod's namespace is left");
+}
+
+fn address_in(lab: &Lab, netns: &str) -> String {
+    let address = lab.sh(&format!("nsenter --net={netns} ip -4 -json address show dev eth0"));
+    let address: serde_json::Value = serde_json::from_str(&address).unwrap();
+    address[0]["addr_info"][0]["local"].as_str().unwrap().to_owned()
+}
+
+/// The plugins, but for a portmap whose DEL does nothing.
+fn forgetful_plugins(lab: &Lab) -> PathBuf {
+    let ours = lab.plugins();
+    let directory = lab.directory().join("forgetful");
+    fs::create_dir(&directory).unwrap();
+    for plugin in ["bridge", "host-local", "loopback"] {
+        fs::copy(ours.join(plugin), directory.join(plugin)).unwrap();
+    }
+    let script = format!(
+        "#!/bin/sh\n[ \"$CNI_COMMAND\" = DEL ] || exec {}\n",
+        ours.join("portmap").display()
+    );
+    fs::write(directory.join("portmap"), script).unwrap();
+    fs::set_permissions(directory.join("portmap"), fs::Permissions::from_mode(0o755)).unwrap();
+    directory
+}
+
+fn fetched(release: &str) -> PathBuf {
+    lab::directory_from("FERRULE_RUNTIMES", "target/runtimes")
+        .join(release)
+        .join("usr/bin")
+}
