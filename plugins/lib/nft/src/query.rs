@@ -1,0 +1,224 @@
+//! Reading the ruleset back.
+
+use crate::attributes::{Attributes, Reader};
+use crate::batch::write_elements;
+use crate::connection::{Connection, Request};
+use crate::error::Error;
+use crate::message::NFTABLES;
+use crate::ruleset::{Element, Table};
+use crate::user_data::UserData;
+
+/// `enum nf_tables_msg_types`.
+const GET_TABLE: u8 = 1;
+const GET_CHAIN: u8 = 4;
+const GET_RULE: u8 = 7;
+const GET_ELEMENT: u8 = 13;
+const GET_GENERATION: u8 = 16;
+
+/// A chain as the kernel has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChainState {
+    /// Its name.
+    pub name: String,
+    /// How many rules it has, and how many rules and elements lead to it, in one number.
+    pub used: u32,
+}
+
+/// A rule as the kernel has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RuleState {
+    /// The chain that it is in.
+    pub chain: String,
+    /// The number by which it is deleted.
+    pub handle: u64,
+    /// What is remembered with it.
+    pub user_data: UserData,
+    /// The rule's attributes, to compare by [`crate::covers`] with [`crate::expressions_attribute`].
+    pub attributes: Vec<u8>,
+}
+
+impl Connection {
+    /// The ruleset's generation: a number that changes with every commit by anybody in the network namespace.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel said.
+    pub fn generation(&mut self) -> Result<u32, Error> {
+        const NFTA_GEN_ID: u16 = 1;
+        let answer = self.one(nftables(
+            0,
+            GET_GENERATION,
+            "read the ruleset's generation".to_owned(),
+            |_| (),
+        ))?;
+        Reader::new(&answer)?
+            .u32(NFTA_GEN_ID)
+            .ok_or(Error::Malformed("a generation"))
+    }
+
+    /// Whether a table exists.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel said.
+    pub fn has_table(&mut self, table: &Table) -> Result<bool, Error> {
+        let request = about(table, GET_TABLE, format!("read {table}"), |a| {
+            _ = a.text(1, &table.name)
+        });
+        Ok(absent_as_none(self.one(request))?.is_some())
+    }
+
+    /// The chains of these names, in their order; `None` for one that does not exist.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel said.
+    pub fn chains(&mut self, table: &Table, names: &[&str]) -> Result<Vec<Option<ChainState>>, Error> {
+        let requests: Vec<_> = names
+            .iter()
+            .map(|name| {
+                about(table, GET_CHAIN, format!("read chain {name} of {table}"), |a| {
+                    a.text(1, &table.name).text(3, name);
+                })
+            })
+            .collect();
+        let answers = self.request(&requests)?;
+        answers
+            .into_iter()
+            .map(|answer| absent_as_none(answer)?.as_deref().map(read_chain).transpose())
+            .collect()
+    }
+
+    /// The rules of a chain, in order; none if the chain or the table does not exist.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel said.
+    pub fn rules(&mut self, table: &Table, chain: &str) -> Result<Vec<RuleState>, Error> {
+        let what = format!("list chain {chain} of {table}");
+        let request = about(table, GET_RULE, what, |a| _ = a.text(1, &table.name).text(2, chain));
+        let entries = absent_as_none(self.dump(&request))?.unwrap_or_default();
+        entries.into_iter().map(read_rule).collect()
+    }
+
+    /// The elements with the keys (or lower ends) of `wanted`, in their order; `None` for one that does not exist, also where
+    /// the set or the table does not. In a set with ranges, the range that holds the key.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel said.
+    pub fn elements(&mut self, table: &Table, wanted: &[(&str, &[u8])]) -> Result<Vec<Option<Element>>, Error> {
+        let requests: Vec<_> = wanted
+            .iter()
+            .map(|(set, key)| {
+                let named = Element::key(key.to_vec());
+                about(
+                    table,
+                    GET_ELEMENT,
+                    format!("read an element of {set} of {table}"),
+                    |a| {
+                        write_elements(a, table, set, &named);
+                    },
+                )
+            })
+            .collect();
+        let answers = self.request(&requests)?;
+        let first = |answer: Vec<u8>| Ok(read_elements(&answer)?.into_iter().next());
+        answers
+            .into_iter()
+            .map(|answer| absent_as_none(answer)?.map_or(Ok(None), first))
+            .collect()
+    }
+
+    /// All elements of a set; none if the set or the table does not exist.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel said.
+    pub fn all_elements(&mut self, table: &Table, set: &str) -> Result<Vec<Element>, Error> {
+        let what = format!("list {set} of {table}");
+        let request = about(table, GET_ELEMENT, what, |a| _ = a.text(1, &table.name).text(2, set));
+        let parts = absent_as_none(self.dump(&request))?.unwrap_or_default();
+        let lists: Result<Vec<_>, Error> = parts.iter().map(|part| read_elements(part)).collect();
+        Ok(lists?.into_iter().flatten().collect())
+    }
+
+    fn one(&mut self, request: Request) -> Result<Vec<u8>, Error> {
+        self.request(&[request])?
+            .pop()
+            .unwrap_or(Err(Error::Malformed("no answer")))
+    }
+}
+
+fn absent_as_none<T>(answer: Result<T, Error>) -> Result<Option<T>, Error> {
+    match answer {
+        Ok(answer) => Ok(Some(answer)),
+        Err(error) if error.is_absent() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn about(table: &Table, operation: u8, what: String, fill: impl FnOnce(&mut Attributes)) -> Request {
+    nftables(table.family as u8, operation, what, fill)
+}
+
+fn nftables(family: u8, operation: u8, what: String, fill: impl FnOnce(&mut Attributes)) -> Request {
+    let mut attributes = Attributes::new();
+    fill(&mut attributes);
+    Request {
+        subsystem: NFTABLES,
+        operation,
+        flags: 0,
+        family,
+        attributes,
+        what,
+    }
+}
+
+fn read_chain(attributes: &[u8]) -> Result<ChainState, Error> {
+    const NFTA_CHAIN_NAME: u16 = 3;
+    const NFTA_CHAIN_USE: u16 = 6;
+    let chain = Reader::new(attributes)?;
+    Ok(ChainState {
+        name: chain
+            .text(NFTA_CHAIN_NAME)
+            .ok_or(Error::Malformed("a chain"))?
+            .to_owned(),
+        used: chain.u32(NFTA_CHAIN_USE).ok_or(Error::Malformed("a chain"))?,
+    })
+}
+
+fn read_rule(attributes: Vec<u8>) -> Result<RuleState, Error> {
+    const NFTA_RULE_CHAIN: u16 = 2;
+    const NFTA_RULE_HANDLE: u16 = 3;
+    const NFTA_RULE_USERDATA: u16 = 7;
+    let rule = Reader::new(&attributes)?;
+    Ok(RuleState {
+        chain: rule.text(NFTA_RULE_CHAIN).ok_or(Error::Malformed("a rule"))?.to_owned(),
+        handle: rule.u64(NFTA_RULE_HANDLE).ok_or(Error::Malformed("a rule"))?,
+        user_data: UserData::from_bytes(rule.get(NFTA_RULE_USERDATA).unwrap_or_default()),
+        attributes,
+    })
+}
+
+fn read_elements(attributes: &[u8]) -> Result<Vec<Element>, Error> {
+    const NFTA_SET_ELEM_LIST_ELEMENTS: u16 = 3;
+    const NFTA_LIST_ELEM: u16 = 1;
+    let list = Reader::new(attributes)?.nested(NFTA_SET_ELEM_LIST_ELEMENTS)?;
+    list.all(NFTA_LIST_ELEM)
+        .map(|element| Element::read(&Reader::new(element)?))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn reading_never_panics(bytes: Vec<u8>) {
+            let _ = (read_chain(&bytes).is_ok(), read_elements(&bytes).is_ok(), read_rule(bytes).is_ok());
+        }
+    }
+}
