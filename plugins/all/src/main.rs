@@ -1,1 +1,12 @@
-fn main() {}
+//! The suite in one executable: the name that it is started under tells the plugin.
+
+use std::process::ExitCode;
+
+use skel::Registered;
+
+/// Every plugin of the suite, and the one place that lists them.
+static SUITE: &[Registered] = &[Registered::of::<loopback::Loopback>()];
+
+fn main() -> ExitCode {
+    skel::run_suite(SUITE)
+}
