@@ -3,7 +3,7 @@
 use std::io;
 
 use netlink_packet_core::{Emitable, NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader};
-use netlink_sys::{Socket, protocols::NETLINK_ROUTE};
+use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 use nix::errno::Errno;
 
 use crate::error::Failure;
@@ -41,7 +41,10 @@ impl RouteSocket {
     /// Opens a socket that hears notifications of a group (`RTNLGRP_*`) and never blocks.
     pub(crate) fn listen(group: u32) -> Result<Socket, Failure> {
         let open = || -> io::Result<Socket> {
-            let socket = Socket::new(NETLINK_ROUTE)?;
+            let mut socket = Socket::new(NETLINK_ROUTE)?;
+            // A socket without a port of its own hears nothing that the kernel says on its own account: both have port 0,
+            // and nobody hears themselves (do_one_broadcast of net/netlink/af_netlink.c).
+            socket.bind(&SocketAddr::new(0, 0))?;
             socket.add_membership(group)?;
             socket.set_non_blocking(true)?;
             Ok(socket)
@@ -167,5 +170,42 @@ pub(crate) fn retry<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T>
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
             result => return result,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use libc::RTM_GETLINK;
+    use netlink_packet_route::link::LinkMessage;
+    use rtnetlink::LinkUnspec;
+
+    use super::*;
+    use crate::link::decode::link;
+
+    #[test]
+    fn a_reply_that_does_not_fit_is_asked_for_again() {
+        let mut socket = RouteSocket::open().unwrap();
+        socket.buffer = Vec::with_capacity(64);
+        let lo = socket
+            .get(RTM_GETLINK, &LinkUnspec::new_with_name("lo").build(), &link)
+            .unwrap()
+            .unwrap();
+        assert!(lo.loopback);
+        assert_eq!(socket.requests(), 2);
+
+        socket.buffer = Vec::with_capacity(64);
+        let links = socket.dump(RTM_GETLINK, &LinkMessage::default(), &link).unwrap();
+        assert!(links.contains(&lo));
+    }
+
+    #[test]
+    fn what_is_left_of_an_abandoned_reply_does_not_disturb_the_next() {
+        let mut socket = RouteSocket::open().unwrap();
+        let refuse = |_: &[u8]| Err::<Option<()>, _>(Failure::malformed("anything"));
+        assert!(socket.dump(RTM_GETLINK, &LinkMessage::default(), &refuse).is_err());
+        let lo = socket
+            .get(RTM_GETLINK, &LinkUnspec::new_with_name("lo").build(), &link)
+            .unwrap();
+        assert!(lo.unwrap().loopback);
     }
 }

@@ -190,3 +190,97 @@ fn ranges(bytes: &[u8]) -> Result<Vec<VlanRange>, Failure> {
     }
     Ok(ranges)
 }
+
+/// This machine's kernel has no VLAN filtering, so the bytes are compared with those that iproute2 6.1 was seen to send for
+/// the same purpose, and the replies are made by hand after br_fill_ifvlaninfo_compressed of net/bridge/br_netlink.c.
+#[cfg(test)]
+mod tests {
+    use netlink_packet_core::Emitable;
+
+    use super::*;
+
+    fn bytes(message: &LinkMessage) -> Vec<u8> {
+        let mut bytes = vec![0; message.buffer_len()];
+        message.emit(&mut bytes);
+        bytes
+    }
+
+    #[test]
+    fn an_access_port_is_asked_for_as_iproute2_does() {
+        // bridge vlan add dev v0 vid 100 pvid untagged master
+        #[rustfmt::skip]
+        let expected = [
+            7, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+            0x14, 0, 0x1a, 0,
+            6, 0, 0, 0, 1, 0, 0, 0,
+            8, 0, 2, 0, 6, 0, 100, 0,
+        ];
+        assert_eq!(bytes(&request(4, VlanSide::Port, &[VlanRange::access(100)])), expected);
+    }
+
+    #[test]
+    fn a_bridges_own_vlan_is_asked_for_as_iproute2_does() {
+        // bridge vlan add dev br0 vid 100 self
+        #[rustfmt::skip]
+        let expected = [
+            7, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+            0x14, 0, 0x1a, 0,
+            6, 0, 0, 0, 2, 0, 0, 0,
+            8, 0, 2, 0, 0, 0, 100, 0,
+        ];
+        assert_eq!(
+            bytes(&request(2, VlanSide::Bridge, &[VlanRange::tagged(100)])),
+            expected
+        );
+    }
+
+    #[test]
+    fn a_trunk_is_asked_for_with_begin_and_end() {
+        // bridge vlan add dev v0 vid 10-20 master, and VID 30 with it
+        let trunk = VlanRange {
+            last: 20,
+            ..VlanRange::tagged(10)
+        };
+        #[rustfmt::skip]
+        let expected = [
+            7, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+            0x24, 0, 0x1a, 0,
+            6, 0, 0, 0, 1, 0, 0, 0,
+            8, 0, 2, 0, 8, 0, 10, 0,
+            8, 0, 2, 0, 16, 0, 20, 0,
+            8, 0, 2, 0, 0, 0, 30, 0,
+        ];
+        assert_eq!(
+            bytes(&request(4, VlanSide::Port, &[trunk, VlanRange::tagged(30)])),
+            expected
+        );
+    }
+
+    #[test]
+    fn a_port_is_read_with_its_bridge_and_ranges() {
+        #[rustfmt::skip]
+        let reply = [
+            7, 0, 1, 0, 4, 0, 0, 0, 3, 16, 0, 0, 0, 0, 0, 0,
+            8, 0, 10, 0, 2, 0, 0, 0,
+            0x24, 0, 0x1a, 0x80,
+            8, 0, 2, 0, 6, 0, 1, 0,
+            8, 0, 2, 0, 8, 0, 10, 0,
+            8, 0, 2, 0, 16, 0, 20, 0,
+            8, 0, 2, 0, 0, 0, 30, 0,
+        ];
+        let port = decode(&reply).unwrap().unwrap();
+        assert_eq!((port.index, port.bridge), (4, Some(2)));
+        let trunk = VlanRange {
+            last: 20,
+            ..VlanRange::tagged(10)
+        };
+        assert_eq!(port.vlans, [VlanRange::access(1), trunk, VlanRange::tagged(30)]);
+        assert!(port.carries(15) && port.carries(30) && !port.carries(21));
+    }
+
+    #[test]
+    fn an_end_without_a_begin_is_malformed() {
+        assert!(ranges(&[8, 0, 2, 0, 16, 0, 20, 0]).is_err());
+        assert!(ranges(&[6, 0, 2, 0, 16, 0, 0, 0]).is_err());
+    }
+}

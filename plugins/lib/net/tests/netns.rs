@@ -1,4 +1,5 @@
 //! Namespaces: entered, left, and kept apart.
+#![allow(clippy::unwrap_used, reason = "a test stops where something is missing")]
 
 use std::fs::{self, File};
 use std::io::Read;
