@@ -16,6 +16,17 @@ pub struct Call {
 }
 
 impl Call {
+    /// The call of a runtime for `attachment`, first in its chain. For tests of a plugin's configuration.
+    pub fn new(attachment: Attachment, cni_args: impl Into<String>) -> Call {
+        Call { attachment, cni_args: cni_args.into(), prev_result: None }
+    }
+
+    /// The same with the result of the chain so far.
+    #[must_use]
+    pub fn with_prev_result(self, prev_result: Option<CniResult>) -> Call {
+        Call { prev_result, ..self }
+    }
+
     /// The attachment that the call is about.
     pub fn attachment(&self) -> &Attachment {
         &self.attachment

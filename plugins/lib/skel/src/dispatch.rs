@@ -234,12 +234,7 @@ fn context<'a, P: Plugin>(
     conf: &'a NetConf,
     attachment: Attachment,
 ) -> Result<Add<'a, P::Config>> {
-    let prev_result = conf.prev_result()?;
-    let call = Call {
-        attachment,
-        cni_args: request.env.args.clone(),
-        prev_result,
-    };
+    let call = Call::new(attachment, request.env.args.as_str()).with_prev_result(conf.prev_result()?);
     let config = P::config(conf, &call)?;
     let netns = netns::required(&request.env.netns, P::ENTERS_NETNS, request.env.netns_override)?;
     Ok(Add {
@@ -280,11 +275,7 @@ fn del<P: Plugin>(request: &Request, conf: &NetConf, attachment: Attachment) -> 
         log::warn!("{e}; going on without it");
         None
     });
-    let call = Call {
-        attachment,
-        cni_args: request.env.args.clone(),
-        prev_result,
-    };
+    let call = Call::new(attachment, request.env.args.as_str()).with_prev_result(prev_result);
     let cx = Del {
         conf,
         config: P::cleanup(conf),

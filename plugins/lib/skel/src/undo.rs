@@ -48,6 +48,12 @@ impl BestEffort {
         true
     }
 
+    /// Runs a delegate's verb and tells whether it succeeded. Its error stays as it is: runtimes know it.
+    pub fn delegate(&mut self, call: impl FnOnce() -> Result<()>) -> bool {
+        log::debug!("call the IPAM plugin");
+        call().map_err(|e| self.0.push(e)).is_ok()
+    }
+
     /// Reports a failure that belongs to no step.
     pub(crate) fn fail(&mut self, error: Error) {
         self.0.push(error);
