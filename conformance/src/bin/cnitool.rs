@@ -100,3 +100,15 @@ fn variable(name: &str, default: &str) -> String {
 fn print(text: &str) -> Result<(), Failure> {
     Ok(io::stdout().write_all(text.as_bytes())?)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_namespace_has_the_reference_cnitools_container_id() {
+        // The first ten bytes of: printf /run/netns/web | sha512sum
+        let id = container_id("/run/netns/web").unwrap();
+        assert_eq!(id.as_str(), "cnitool-82e215debf7df4651d36");
+    }
+}
