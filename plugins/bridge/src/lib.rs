@@ -1,1 +1,201 @@
-//! Placeholder.
+//! `bridge`: attaches a container to a bridge on the host, with a veth pair.
+
+mod apply;
+mod check;
+mod config;
+mod plan;
+
+use cni_types::{Attachment, CniResult, Error, IfName, MacAddr, NetConf, Result};
+use net::Net;
+use netfilter::{macspoof, masquerade};
+use skel::{Add, BestEffort, Call, Check, Del, Gc, Plugin, Status, Undo};
+
+use check::Observed;
+use config::{Cleanup, Config, Masquerade, Mtu};
+use plan::Named;
+
+/// The plugin.
+#[derive(Debug)]
+pub struct Bridge;
+
+impl Plugin for Bridge {
+    const TYPE: &'static str = "bridge";
+    const ABOUT: &'static str = "attaches a container to a bridge on the host, with a veth pair";
+    const ENTERS_NETNS: bool = true;
+    type Config = Config;
+    type Cleanup = Cleanup;
+
+    fn config(conf: &NetConf, call: &Call) -> Result<Config> {
+        Config::read(conf, call)
+    }
+
+    fn cleanup(conf: &NetConf) -> Cleanup {
+        Cleanup::read(conf)
+    }
+
+    fn add(cx: &Add<Config>, undo: &mut Undo) -> Result<CniResult> {
+        let config = cx.config();
+        let (mut host, mut pod) = (Net::host()?, Net::enter(cx.netns().fd()?)?);
+        let mtu = mtu(config, &mut host)?;
+        let bridge = apply::ensure_bridge(&mut host, config, mtu)?;
+        let veth = apply::create_veth(
+            (&mut host, &mut pod),
+            config,
+            &bridge,
+            (cx.attachment(), cx.netns(), mtu),
+            undo,
+        )?;
+        let bridge = apply::keep_mac(&mut host, bridge)?;
+        if config.mac_spoof_check {
+            guard_mac(cx.attachment(), &veth.host.name, veth.container_mac, undo)?;
+        }
+
+        let mut addressing = plan::Addressing::default();
+        if config.has_ipam {
+            addressing = plan::addressing(config, cx.delegate_ipam(undo)?)?;
+            apply::configure_container(
+                &mut pod,
+                veth.container_index,
+                &cx.attachment().ifname,
+                config,
+                &addressing,
+            )?;
+            apply::ensure_gateway(&mut host, &bridge, config, &addressing)?;
+            if config.is_gateway {
+                apply::enable_forwarding(&host, &addressing)?;
+            }
+            masquerade(cx.attachment(), config, &addressing, undo)?;
+        } else if !config.leave_interface_down {
+            pod.set_up(veth.container_index)?;
+        }
+
+        let named = |link: net::Link| Named {
+            name: link.name,
+            mac: link.mac,
+        };
+        let ifname = &cx.attachment().ifname;
+        let interfaces = plan::interfaces(
+            &named(bridge),
+            &named(veth.host),
+            ifname,
+            veth.container_mac,
+            cx.netns().path(),
+        );
+        Ok(plan::result(interfaces, addressing, &cx.conf().dns))
+    }
+
+    fn check(cx: &Check<Config>) -> Result<()> {
+        let config = cx.config();
+        let prev = cx
+            .prev_result()
+            .ok_or_else(|| Error::config("Required prevResult missing"))?;
+        if config.has_ipam {
+            cx.delegate_ipam()?;
+        }
+        let (mut host, mut pod) = (Net::host()?, Net::enter(cx.netns().fd()?)?);
+        let observed = Observed::read(&mut host, &mut pod, config, cx.attachment())?;
+        check::compare(config, cx.attachment(), prev, &observed)?;
+        if let (true, Some(veth), Some(mac)) = (
+            config.mac_spoof_check,
+            &observed.host_veth,
+            observed.container.and_then(|link| link.mac),
+        ) {
+            macspoof::check(cx.attachment(), &veth_name(&veth.name)?, mac)?;
+        }
+        match &config.masquerade {
+            Some(wanted) if config.has_ipam => {
+                let wanted_rules = wanted.of(prev.ips.iter().map(|ip| ip.address).collect());
+                masquerade::check(wanted.backend, cx.attachment(), &wanted_rules)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn del(cx: &Del<Cleanup>, todo: &mut BestEffort) {
+        let attachment = cx.attachment();
+        let link_is_gone = match cx.netns() {
+            Some(netns) => todo.step("link", || apply::delete_link(netns, &attachment.ifname)),
+            None => todo.step("host veth", || delete_host_veth(cx.prev_result())),
+        };
+        if let (Some(bridge), Some(vid)) = (&cx.config().bridge, cx.config().vlan) {
+            todo.step("gateway port", || apply::release_gateway(bridge, vid));
+        }
+        todo.step("masquerade", || masquerade::del(attachment));
+        todo.step("MAC spoofing guard", || macspoof::del(attachment));
+        // While the container can still use its address, nobody else may get it.
+        if cx.config().has_ipam && link_is_gone {
+            todo.delegate(|| cx.delegate_ipam());
+        }
+    }
+
+    fn gc(cx: &Gc<Cleanup>, todo: &mut BestEffort) {
+        todo.step("masquerade", || masquerade::gc(cx.network(), cx.valid()));
+        todo.step("MAC spoofing guard", || macspoof::gc(cx.network(), cx.valid()));
+        if cx.config().has_ipam {
+            todo.delegate(|| cx.delegate_ipam());
+        }
+    }
+
+    fn status(cx: &Status) -> Result<()> {
+        match cx.conf().ipam_type {
+            Some(_) => cx.delegate_ipam(),
+            None => Ok(()),
+        }
+    }
+}
+
+fn mtu(config: &Config, host: &mut Net) -> Result<Option<u32>> {
+    match config.mtu {
+        Mtu::Kernel => Ok(None),
+        Mtu::Bytes(bytes) => Ok(Some(bytes)),
+        Mtu::Uplink => apply::uplink_mtu(host).map(Some),
+    }
+}
+
+fn veth_name(name: &str) -> Result<IfName> {
+    name.parse().map_err(|e| Error::internal(format!("{name:?}: {e}")))
+}
+
+fn guard_mac(attachment: &Attachment, host_veth: &str, mac: MacAddr, undo: &mut Undo) -> Result<()> {
+    let owner = attachment.clone();
+    undo.push("MAC spoofing guard", move || macspoof::del(&owner));
+    macspoof::add(attachment, &veth_name(host_veth)?, mac)
+}
+
+fn masquerade(attachment: &Attachment, config: &Config, plan: &plan::Addressing, undo: &mut Undo) -> Result<()> {
+    let Some(wanted) = &config.masquerade else {
+        return Ok(());
+    };
+    let owner = attachment.clone();
+    undo.push("masquerade", move || masquerade::del(&owner));
+    masquerade::add(wanted.backend, attachment, &wanted.of(plan.addresses().collect()))
+}
+
+impl Masquerade {
+    fn of(&self, addresses: Vec<cni_types::Cidr>) -> masquerade::Masquerade {
+        masquerade::Masquerade {
+            addresses,
+            exclude: self.exclude.clone(),
+        }
+    }
+}
+
+/// Deletes the host's end where the container's namespace is not known. The name alone could be another container's by now,
+/// so the MAC must be the one that ADD reported.
+fn delete_host_veth(prev: Option<&CniResult>) -> Result<()> {
+    let on_host = prev
+        .into_iter()
+        .flat_map(|prev| &prev.interfaces)
+        .filter(|link| link.sandbox.is_empty());
+    for told in on_host {
+        let mut host = Net::host()?;
+        let veth = host
+            .link(&told.name)?
+            .filter(|link| link.kind.as_deref() == Some("veth"));
+        let same = veth.filter(|link| link.mac.is_some_and(|mac| mac.to_string() == told.mac));
+        if let Some(link) = same {
+            host.delete_link(link.index)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,585 @@
+//! What the configuration says, and what it means.
+
+use cni_types::{Cidr, CniArgs, Code, Error, IfName, MacAddr, NetConf, Result};
+use net::VlanRange;
+use netfilter::Backend;
+use serde::Deserialize;
+use skel::Call;
+
+/// The bridge of a configuration that names none.
+const DEFAULT_BRIDGE: &str = "cni0";
+
+/// What the kernel allows a veth (drivers/net/veth.c, include/uapi/linux/if_ether.h).
+const MTU_RANGE: std::ops::RangeInclusive<i64> = 68..=65535;
+
+/// The keys as they are written.
+#[derive(Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Written {
+    bridge: String,
+    is_gateway: bool,
+    is_default_gateway: bool,
+    force_address: bool,
+    ip_masq: bool,
+    ip_masq_backend: Option<String>,
+    ip_masq_exclude: Vec<Cidr>,
+    mtu: i64,
+    mtu_auto: bool,
+    hairpin_mode: bool,
+    promisc_mode: bool,
+    vlan: i64,
+    vlan_trunk: Vec<Trunk>,
+    preserve_default_vlan: bool,
+    macspoofchk: bool,
+    enabledad: bool,
+    disable_container_interface: bool,
+    port_isolation: bool,
+    args: Args,
+    runtime_config: Mac,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Args {
+    cni: Mac,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Mac {
+    mac: String,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Trunk {
+    #[serde(rename = "minID")]
+    min_id: Option<i64>,
+    #[serde(rename = "maxID")]
+    max_id: Option<i64>,
+    id: Option<i64>,
+}
+
+impl Default for Written {
+    fn default() -> Written {
+        Written {
+            bridge: String::new(),
+            is_gateway: false,
+            is_default_gateway: false,
+            force_address: false,
+            ip_masq: false,
+            ip_masq_backend: None,
+            ip_masq_exclude: Vec::new(),
+            mtu: 0,
+            mtu_auto: false,
+            hairpin_mode: false,
+            promisc_mode: false,
+            vlan: 0,
+            vlan_trunk: Vec::new(),
+            preserve_default_vlan: true,
+            macspoofchk: false,
+            enabledad: false,
+            disable_container_interface: false,
+            port_isolation: false,
+            args: Args::default(),
+            runtime_config: Mac::default(),
+        }
+    }
+}
+
+/// The configuration of a network, checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    pub(crate) bridge: IfName,
+    /// Addresses come from an IPAM plugin; without one the network is layer 2 only.
+    pub(crate) has_ipam: bool,
+    /// The bridge, or its VLAN port, gets the subnet's gateway address.
+    pub(crate) is_gateway: bool,
+    /// The container gets a default route by that gateway.
+    pub(crate) is_default_gateway: bool,
+    /// Another address of the bridge gives way.
+    pub(crate) force_address: bool,
+    pub(crate) masquerade: Option<Masquerade>,
+    pub(crate) mtu: Mtu,
+    pub(crate) hairpin: bool,
+    pub(crate) promiscuous: bool,
+    pub(crate) isolated: bool,
+    pub(crate) vlans: Vlans,
+    pub(crate) mac: Option<MacAddr>,
+    pub(crate) mac_spoof_check: bool,
+    pub(crate) enable_dad: bool,
+    /// The container's interface is left down, without addresses: something in the container will take it over.
+    pub(crate) leave_interface_down: bool,
+}
+
+/// Masquerading, as far as the configuration decides.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Masquerade {
+    pub(crate) backend: Backend,
+    pub(crate) exclude: Vec<Cidr>,
+}
+
+/// The MTU of the bridge and the veth pair.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mtu {
+    /// Whatever the kernel gives.
+    Kernel,
+    Bytes(u32),
+    /// That of the node's uplink: the interface of its default route.
+    Uplink,
+}
+
+/// The VLANs of the container's port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Vlans {
+    /// Untagged on the port.
+    pub(crate) access: Option<u16>,
+    /// Tagged on the port.
+    pub(crate) trunk: Vec<VlanRange>,
+    /// The port stays in the bridge's default VLAN too.
+    pub(crate) preserve_default: bool,
+}
+
+impl Vlans {
+    /// Whether the bridge has to tell VLANs apart.
+    pub(crate) fn any(&self) -> bool {
+        self.access.is_some() || !self.trunk.is_empty()
+    }
+}
+
+/// What DEL needs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cleanup {
+    /// `None` where the configuration names none that could exist.
+    pub(crate) bridge: Option<IfName>,
+    pub(crate) has_ipam: bool,
+    pub(crate) vlan: Option<u16>,
+}
+
+impl Config {
+    pub(crate) fn read(conf: &NetConf, call: &Call) -> Result<Config> {
+        let written: Written = conf.decode()?;
+        let has_ipam = conf.ipam_type.is_some();
+        written.refuse_contradictions(has_ipam)?;
+        if !conf.cni_version.has_interfaces() && !has_ipam {
+            return Err(Error::config(format!(
+                "a result of cniVersion {} must hold an address: set ipam, or a cniVersion since 0.3.0",
+                conf.cni_version
+            )));
+        }
+        let bridge = bridge_name(&written.bridge)?;
+        let vlans = written.vlans()?;
+        let is_gateway = written.is_gateway || written.is_default_gateway;
+        if let Some(vid) = vlans.access.filter(|_| is_gateway) {
+            vlan_port_name(&bridge, vid)?;
+        }
+        Ok(Config {
+            bridge,
+            has_ipam,
+            is_gateway,
+            is_default_gateway: written.is_default_gateway,
+            force_address: written.force_address,
+            masquerade: written.masquerade()?,
+            mtu: written.mtu()?,
+            hairpin: written.hairpin_mode,
+            promiscuous: written.promisc_mode,
+            isolated: written.port_isolation,
+            vlans,
+            mac: written.mac(call.cni_args())?,
+            mac_spoof_check: written.macspoofchk,
+            enable_dad: written.enabledad,
+            leave_interface_down: written.disable_container_interface,
+        })
+    }
+}
+
+impl Written {
+    /// The texts are the reference's.
+    fn refuse_contradictions(&self, has_ipam: bool) -> Result<()> {
+        if self.hairpin_mode && self.promisc_mode {
+            return Err(
+                Error::config("cannot set hairpin mode and promiscuous mode at the same time")
+                    .with_details("set one of hairpinMode and promiscMode"),
+            );
+        }
+        if self.disable_container_interface && has_ipam {
+            return Err(
+                Error::config("cannot use IPAM when DisableContainerInterface flag is set")
+                    .with_details("remove ipam or disableContainerInterface"),
+            );
+        }
+        Ok(())
+    }
+
+    fn masquerade(&self) -> Result<Option<Masquerade>> {
+        let named = self.ip_masq_backend.as_deref().filter(|name| !name.is_empty());
+        let named = named.map(str::parse::<Backend>).transpose();
+        let named = named
+            .map_err(|e| Error::config(format!("ipMasqBackend: {e}")).with_details("it is iptables or nftables"))?;
+        if !self.ip_masq {
+            return Ok(None);
+        }
+        if let Some(host) = self.ip_masq_exclude.iter().find(|range| !range.is_network()) {
+            return Err(Error::config(format!(
+                "ipMasqExclude: {host} has host bits set: {} is meant?",
+                host.network()
+            )));
+        }
+        let backend = named.map_or_else(Backend::of_node, Ok)?;
+        Ok(Some(Masquerade {
+            backend,
+            exclude: self.ip_masq_exclude.clone(),
+        }))
+    }
+
+    fn mtu(&self) -> Result<Mtu> {
+        match self.mtu {
+            0 if self.mtu_auto => Ok(Mtu::Uplink),
+            0 => Ok(Mtu::Kernel),
+            _ if self.mtu_auto => Err(Error::config("mtu and mtuAuto exclude each other: set one of them")),
+            bytes if MTU_RANGE.contains(&bytes) => Ok(Mtu::Bytes(bytes as u32)),
+            bytes => Err(Error::config(format!(
+                "mtu: {bytes} is not 0 (the kernel's choice) or from 68 to 65535"
+            ))),
+        }
+    }
+
+    /// The address for the container's interface: the reference lets `runtimeConfig` win over `args`, and both over CNI_ARGS.
+    fn mac(&self, cni_args: &str) -> Result<Option<MacAddr>> {
+        let cni_args = CniArgs::parse(cni_args, &["MAC"])?;
+        let given = [
+            (
+                Code::INVALID_CONFIG,
+                "runtimeConfig.mac",
+                self.runtime_config.mac.as_str(),
+            ),
+            (Code::INVALID_CONFIG, "args.cni.mac", self.args.cni.mac.as_str()),
+            (
+                Code::INVALID_ENVIRONMENT,
+                "MAC in CNI_ARGS",
+                cni_args.get("MAC").unwrap_or_default(),
+            ),
+        ];
+        let Some((code, key, text)) = given.into_iter().find(|(.., text)| !text.is_empty()) else {
+            return Ok(None);
+        };
+        let mac: MacAddr = text.parse().map_err(|e| Error::new(code, format!("{key}: {e}")))?;
+        if mac.0[0] & 1 == 1 || mac.0 == [0; 6] {
+            return Err(Error::new(
+                code,
+                format!("{key}: {mac} is a multicast or zero address: no interface can have it"),
+            ));
+        }
+        Ok(Some(mac))
+    }
+
+    fn vlans(&self) -> Result<Vlans> {
+        let access = vlan_id(self.vlan)?;
+        let mut trunk = Vec::new();
+        for (index, entry) in self.vlan_trunk.iter().enumerate() {
+            let ranges = entry
+                .ranges()
+                .map_err(|msg| Error::config(msg).with_details(format!("vlanTrunk[{index}]")))?;
+            trunk.extend(ranges);
+        }
+        Ok(Vlans {
+            access,
+            trunk,
+            preserve_default: self.preserve_default_vlan,
+        })
+    }
+}
+
+impl Trunk {
+    /// The texts are the reference's.
+    fn ranges(&self) -> Result<Vec<VlanRange>, &'static str> {
+        let vid = |id: i64| u16::try_from(id).ok().filter(|id| (1..=4094).contains(id));
+        let mut ranges = Vec::new();
+        match (self.min_id, self.max_id) {
+            (None, None) => {}
+            (Some(_), None) => return Err("minID and maxID should be configured simultaneously, maxID is missing"),
+            (None, Some(_)) => return Err("minID and maxID should be configured simultaneously, minID is missing"),
+            (Some(min), Some(max)) => {
+                let first = vid(min).ok_or("incorrect trunk minID parameter")?;
+                let last = vid(max).ok_or("incorrect trunk maxID parameter")?;
+                if first > last {
+                    return Err("minID is greater than maxID in trunk parameter");
+                }
+                ranges.push(VlanRange {
+                    last,
+                    ..VlanRange::tagged(first)
+                });
+            }
+        }
+        if let Some(id) = self.id {
+            ranges.push(VlanRange::tagged(vid(id).ok_or("incorrect trunk id parameter")?));
+        }
+        Ok(ranges)
+    }
+}
+
+impl Cleanup {
+    /// Reads what it can; the rest was refused by ADD and made nothing.
+    pub(crate) fn read(conf: &NetConf) -> Cleanup {
+        let key = |name: &str| conf.value().field(name);
+        let text = key("bridge").and_then(|value| value.as_str()).unwrap_or_default();
+        let bridge = warn_about(bridge_name(text));
+        let vlan = key("vlan")
+            .map(|value| cni_types::wire::decode::<i64>(value).map_err(|e| Error::config(format!("vlan: {e}"))));
+        let vlan = vlan
+            .and_then(warn_about)
+            .and_then(|id| warn_about(vlan_id(id)).flatten());
+        Cleanup {
+            bridge,
+            has_ipam: conf.ipam_type.is_some(),
+            vlan,
+        }
+    }
+}
+
+fn warn_about<T>(read: Result<T>) -> Option<T> {
+    read.inspect_err(|e| log::warn!("{e}; cleaning up without it")).ok()
+}
+
+fn bridge_name(text: &str) -> Result<IfName> {
+    let name = if text.is_empty() { DEFAULT_BRIDGE } else { text };
+    name.parse()
+        .map_err(|e| Error::config(format!("bridge: {name:?}: {e}")))
+}
+
+fn vlan_id(id: i64) -> Result<Option<u16>> {
+    match u16::try_from(id) {
+        Ok(0) => Ok(None),
+        Ok(vid @ 1..=4094) => Ok(Some(vid)),
+        _ => Err(Error::config(format!("invalid VLAN ID {id} (must be between 0 and 4094)")).with_details("vlan")),
+    }
+}
+
+/// The port that holds the gateway address of a VLAN: `cni0.100`, as in the reference.
+pub(crate) fn vlan_port_name(bridge: &IfName, vid: u16) -> Result<IfName> {
+    let name = format!("{bridge}.{vid}");
+    name.parse().map_err(|e| {
+        Error::config(format!(
+            "bridge and vlan: the gateway's port would be named {name:?}: {e}"
+        ))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use cni_types::Version;
+
+    use super::*;
+
+    fn conf(keys: &str) -> NetConf {
+        NetConf::parse(format!(r#"{{"cniVersion":"1.0.0","name":"n","type":"bridge"{keys}}}"#).as_bytes()).unwrap()
+    }
+
+    fn read(keys: &str) -> Result<Config> {
+        read_with(keys, "")
+    }
+
+    fn read_with(keys: &str, cni_args: &str) -> Result<Config> {
+        let attachment = cni_types::Attachment {
+            network: "n".parse().unwrap(),
+            container_id: "c".parse().unwrap(),
+            ifname: "eth0".parse().unwrap(),
+        };
+        Config::read(&conf(keys), &Call::new(attachment, cni_args))
+    }
+
+    const IPAM: &str = r#","ipam":{"type":"host-local"}"#;
+
+    #[test]
+    fn nothing_said_is_a_plain_layer_2_bridge() {
+        let config = read("").unwrap();
+        assert_eq!(config.bridge.as_str(), "cni0");
+        assert!(!config.has_ipam && !config.is_gateway && config.masquerade.is_none());
+        assert_eq!((config.mtu, config.mac), (Mtu::Kernel, None));
+        assert!(config.vlans.preserve_default && !config.vlans.any());
+    }
+
+    #[test]
+    fn a_default_gateway_is_a_gateway() {
+        assert!(read(r#","isDefaultGateway":true"#).unwrap().is_gateway);
+    }
+
+    #[test]
+    fn refusals() {
+        for (keys, msg) in [
+            (
+                r#","hairpinMode":true,"promiscMode":true"#.into(),
+                "cannot set hairpin mode and promiscuous mode at the same time",
+            ),
+            (
+                r#","vlan":4095"#.into(),
+                "invalid VLAN ID 4095 (must be between 0 and 4094)",
+            ),
+            (
+                r#","vlan":-1"#.into(),
+                "invalid VLAN ID -1 (must be between 0 and 4094)",
+            ),
+            (
+                format!(r#"{IPAM},"disableContainerInterface":true"#),
+                "cannot use IPAM when DisableContainerInterface flag is set",
+            ),
+            (
+                r#","bridge":"abcdefghijklmnopqrstuv""#.into(),
+                r#"bridge: "abcdefghijklmnopqrstuv": interface name is too long"#,
+            ),
+            (
+                r#","bridge":"a/b""#.into(),
+                r#"bridge: "a/b": interface name contains / or : or whitespace characters"#,
+            ),
+            (
+                r#","isGateway":true,"bridge":"abcdefghijkl","vlan":1000"#.into(),
+                r#"bridge and vlan: the gateway's port would be named "abcdefghijkl.1000": interface name is too long"#,
+            ),
+            (
+                r#","vlanTrunk":[{"minID":10,"maxID":5}]"#.into(),
+                "minID is greater than maxID in trunk parameter",
+            ),
+            (
+                r#","vlanTrunk":[{"minID":10}]"#.into(),
+                "minID and maxID should be configured simultaneously, maxID is missing",
+            ),
+            (
+                r#","vlanTrunk":[{"maxID":10}]"#.into(),
+                "minID and maxID should be configured simultaneously, minID is missing",
+            ),
+            (
+                r#","vlanTrunk":[{"minID":0,"maxID":5}]"#.into(),
+                "incorrect trunk minID parameter",
+            ),
+            (
+                r#","vlanTrunk":[{"minID":1,"maxID":5000}]"#.into(),
+                "incorrect trunk maxID parameter",
+            ),
+            (r#","vlanTrunk":[{"id":5000}]"#.into(), "incorrect trunk id parameter"),
+            (
+                r#","vlanTrunk":[null]"#.into(),
+                "vlanTrunk[0]: invalid type: unit value, expected an object",
+            ),
+            (
+                r#","mtu":"1500""#.into(),
+                r#"mtu: invalid type: string "1500", expected i64"#,
+            ),
+            (
+                r#","mtu":-5"#.into(),
+                "mtu: -5 is not 0 (the kernel's choice) or from 68 to 65535",
+            ),
+            (
+                r#","mtu":100000"#.into(),
+                "mtu: 100000 is not 0 (the kernel's choice) or from 68 to 65535",
+            ),
+            (
+                r#","mtu":1400,"mtuAuto":true"#.into(),
+                "mtu and mtuAuto exclude each other: set one of them",
+            ),
+            (
+                r#","ipMasqBackend":"zzz""#.into(),
+                r#"ipMasqBackend: unrecognized backend "zzz""#,
+            ),
+            (
+                r#","ipMasq":true,"ipMasqExclude":["10.0.0.1/8"]"#.into(),
+                "ipMasqExclude: 10.0.0.1/8 has host bits set: 10.0.0.0/8 is meant?",
+            ),
+            (
+                r#","ipMasq":true,"ipMasqExclude":["10.0.0.0"]"#.into(),
+                "ipMasqExclude[0]: invalid CIDR address: 10.0.0.0",
+            ),
+            (
+                r#","runtimeConfig":{"mac":"zz"}"#.into(),
+                "runtimeConfig.mac: address zz: invalid MAC address",
+            ),
+            (
+                r#","args":{"cni":{"mac":"01:00:00:00:00:01"}}"#.into(),
+                "args.cni.mac: 01:00:00:00:00:01 is a multicast or zero address: no interface can have it",
+            ),
+        ] {
+            let keys: String = keys;
+            let error = read(&keys).unwrap_err();
+            assert_eq!((error.code, error.msg.as_str()), (Code::INVALID_CONFIG, msg), "{keys}");
+        }
+    }
+
+    #[test]
+    fn the_runtimes_mac_wins() {
+        let three = r#","runtimeConfig":{"mac":"02:00:00:00:00:01"},"args":{"cni":{"mac":"02:00:00:00:00:02"}}"#;
+        let two = r#","args":{"cni":{"mac":"02:00:00:00:00:02"}}"#;
+        for (keys, last) in [(three, 1), (two, 2), ("", 3)] {
+            let mac = read_with(keys, "IgnoreUnknown=1;MAC=02:00:00:00:00:03").unwrap().mac;
+            assert_eq!(mac, Some(MacAddr([2, 0, 0, 0, 0, last])));
+        }
+        let error = read_with("", "MAC=zz").unwrap_err();
+        assert_eq!(
+            (error.code, error.msg.as_str()),
+            (
+                Code::INVALID_ENVIRONMENT,
+                "MAC in CNI_ARGS: address zz: invalid MAC address"
+            )
+        );
+        assert_eq!(
+            read_with("", "FOO=1").unwrap_err().msg,
+            r#"ARGS: unknown args ["FOO=1"]"#
+        );
+    }
+
+    #[test]
+    fn trunks_are_ranges_and_single_vlans() {
+        let vlans = read(r#","vlan":7,"vlanTrunk":[{"minID":10,"maxID":12,"id":20},{}],"preserveDefaultVlan":false"#)
+            .unwrap()
+            .vlans;
+        assert_eq!(vlans.access, Some(7));
+        assert_eq!(
+            vlans.trunk,
+            [
+                VlanRange {
+                    last: 12,
+                    ..VlanRange::tagged(10)
+                },
+                VlanRange::tagged(20)
+            ]
+        );
+        assert!(!vlans.preserve_default);
+    }
+
+    #[test]
+    fn what_a_version_cannot_express_is_refused_before_anything_is_made() {
+        for version in Version::ALL {
+            let conf = NetConf::parse(format!(r#"{{"cniVersion":"{version}","name":"n"}}"#).as_bytes()).unwrap();
+            let attachment = cni_types::Attachment {
+                network: "n".parse().unwrap(),
+                container_id: "c".parse().unwrap(),
+                ifname: "eth0".parse().unwrap(),
+            };
+            assert_eq!(
+                Config::read(&conf, &Call::new(attachment, "")).is_ok(),
+                version.has_interfaces(),
+                "{version}"
+            );
+        }
+    }
+
+    #[test]
+    fn cleaning_up_takes_what_it_can_read() {
+        let all = Cleanup::read(&conf(&format!(r#","bridge":"br0","vlan":5{IPAM}"#)));
+        assert_eq!(
+            all,
+            Cleanup {
+                bridge: Some("br0".parse().unwrap()),
+                has_ipam: true,
+                vlan: Some(5)
+            }
+        );
+        let bad = Cleanup::read(&conf(&format!(r#","bridge":"a/b","vlan":"x","mtu":"y"{IPAM}"#)));
+        assert_eq!(
+            bad,
+            Cleanup {
+                bridge: None,
+                has_ipam: true,
+                vlan: None
+            }
+        );
+    }
+}
