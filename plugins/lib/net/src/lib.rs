@@ -22,6 +22,8 @@ mod wait;
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
+pub use nix::errno::Errno;
+
 pub use address::{Address, AddressFlags, NewAddress};
 pub use error::{Error, Result};
 pub use link::{BridgeInfo, BridgePort, BridgePortInfo, Link, LinkChange, LinkFilter, NewBridge, NewVeth, VethPeer};

@@ -99,10 +99,11 @@ impl Net {
             .map_err(|failure| failure.of("add VLANs to", self.named(index)))
     }
 
-    /// Removes VLANs from a port or from a bridge itself, with one request. What is not there is no error to the kernel.
+    /// Removes VLANs from a port or from a bridge itself, with one request. The kernel takes no offence at what is not
+    /// there, nor at any of it where it was built without VLAN filtering.
     ///
     /// # Errors
-    /// As [`Net::add_vlans`].
+    /// The kernel refuses it: a VID out of range.
     pub fn delete_vlans(&mut self, index: u32, side: VlanSide, vlans: &[VlanRange]) -> Result<()> {
         self.socket
             .change(RTM_DELLINK, 0, &request(index, side, vlans))

@@ -134,11 +134,16 @@ fn detection_is_waited_for() {
         let mut host = Net::host().unwrap();
         let (one, two) = pair(&mut host);
         host.set_up(one).unwrap();
-        host.set_up(two).unwrap();
         host.add_address(one, with_dad("fd00::5/64")).unwrap();
         let tentative = |host: &mut Net| host.addresses(one).unwrap().iter().any(|a| a.flags.tentative);
+        // Detection does not begin without a carrier.
         assert!(tentative(&mut host));
-        assert_eq!(host.wait_settled(one, LONG).unwrap(), Settled::Ready);
+        std::thread::scope(|scope| {
+            // A thread inherits the namespaces of the one that makes it.
+            let other = scope.spawn(|| Net::host().unwrap().set_up(two).unwrap());
+            assert_eq!(host.wait_settled(one, LONG).unwrap(), Settled::Ready);
+            other.join().unwrap();
+        });
         assert!(!tentative(&mut host));
     });
 }
@@ -182,7 +187,6 @@ fn carrier_is_waited_for() {
         host.set_up(one).unwrap();
         assert!(!host.wait_running(one, Duration::from_millis(20)).unwrap());
         std::thread::scope(|scope| {
-            // A thread inherits the namespaces of the one that makes it.
             let other = scope.spawn(|| Net::host().unwrap().set_up(two).unwrap());
             assert!(host.wait_running(one, LONG).unwrap());
             other.join().unwrap();

@@ -234,17 +234,30 @@ impl Net {
 
     /// Makes a link and returns it as the kernel made it, before it joined a master.
     fn create_link(&mut self, request: &LinkMessage, operation: &'static str, name: &IfName) -> Result<Link> {
-        let object = || format!("{:?}", name.as_str());
-        let echo = self
+        let failed = |failure: Failure| failure.of(operation, format!("{:?}", name.as_str()));
+        // The link exists by then: an echo that cannot be read must not look like a refusal.
+        let echo = |payload: &[u8]| Ok(decode::link(payload).unwrap_or(None));
+        let made = self
             .socket
-            .change_with_echo(RTM_NEWLINK, CREATE, request, &decode::link)
-            .map_err(|f| f.of(operation, object()))?;
-        match echo {
+            .change_with_echo(RTM_NEWLINK, CREATE, request, &echo)
+            .map_err(failed)?;
+        match made {
             Some(link) => Ok(link),
             None => self
-                .link(name.as_str())?
-                .ok_or_else(|| Failure::from(Errno::ENODEV).of(operation, object())),
+                .created(name)
+                .ok_or_else(|| failed(Failure::new(Errno::ENODEV, "made, but gone at once"))),
         }
+    }
+
+    /// Asks for a link that was just made, where the kernel echoed nothing.
+    fn created(&mut self, name: &IfName) -> Option<Link> {
+        self.link(name.as_str()).unwrap_or_else(|error| {
+            log::warn!("{error}; deleting what was made");
+            if let Err(error) = self.delete_link_named(name) {
+                log::warn!("{error}");
+            }
+            None
+        })
     }
 
     fn refused(&mut self, failure: Failure, operation: &'static str, index: u32) -> Error {
@@ -335,7 +348,7 @@ fn alias(text: &str) -> LinkAttribute {
     LinkAttribute::Other(DefaultNla::new(decode::IFLA_IFALIAS, text.as_bytes().to_vec()))
 }
 
-/// Statistics are most of a link's description, and nobody here reads them.
+/// Leaves out what the kernel lets one leave out, IPv6's statistics: nobody here reads them.
 fn without_statistics() -> LinkAttribute {
     LinkAttribute::ExtMask(vec![LinkExtentMask::SkipStats])
 }
