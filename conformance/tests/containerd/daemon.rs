@@ -31,13 +31,12 @@ pub(crate) struct Pod {
 }
 
 impl<'lab> Daemon<'lab> {
-    /// Starts the containerd in the directory `programs` on the network of examples/containerd, with `plugins` as its
-    /// only plugin directory, and waits until it says that the network is ready.
-    pub(crate) fn start(lab: &'lab Lab, programs: &Path, plugins: &Path) -> Daemon<'lab> {
+    /// Starts the containerd in the directory `programs` on a network, with `plugins` as its only plugin directory, and
+    /// waits until it says that the network is ready.
+    pub(crate) fn start(lab: &'lab Lab, programs: &Path, plugins: &Path, network: &Value) -> Daemon<'lab> {
         let directory = lab.directory().join("containerd");
         fs::create_dir_all(directory.join("net.d")).unwrap();
-        let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/containerd/10-ferrule.conflist");
-        fs::copy(example, directory.join("net.d/10-ferrule.conflist")).expect("the example's conflist");
+        fs::write(directory.join("net.d/10-network.conflist"), network.to_string()).unwrap();
         let version = lab.sh(&format!("{}/containerd --version", programs.display()));
         let config = if version.contains("/v2 ") {
             config_2(&directory, plugins)

@@ -19,8 +19,8 @@ use crate::machine::{Machine, remove_cgroups};
 const OUTSIDE: &str = "FERRULE_LAB_OUTSIDE";
 /// Carries the name of the pods' control group to the child.
 const CGROUP: &str = "FERRULE_LAB_CGROUP";
-/// A test that takes longer hangs.
-const TIME_LIMIT: &str = "120";
+/// Seconds; a test that takes longer hangs.
+const TIME_LIMIT: &str = "300";
 
 /// The node's and the client's address on the wire between them.
 pub(crate) const NODE: &str = "192.0.2.1";
@@ -57,12 +57,12 @@ pub(crate) struct Lab {
     started: RefCell<Vec<Child>>,
 }
 
-/// Runs `scenario` in a [`Lab`], for the test of this name. `needed` is the containerd that it needs.
-pub(crate) fn run(test: &str, needed: &Path, scenario: impl FnOnce(&Lab)) {
+/// Runs `scenario` in a [`Lab`], for the test of this name. It needs the containerd in the directory `containerd`.
+pub(crate) fn run(test: &str, containerd: &Path, scenario: impl FnOnce(&Lab)) {
     if let Ok(outside) = env::var(OUTSIDE) {
         return scenario(&Lab::set_up(&outside));
     }
-    if let Some(reason) = obstacle(needed) {
+    if let Some(reason) = obstacle(&containerd.join("containerd")) {
         return testkit::skip(&reason);
     }
     let cgroup = format!("ferrule-{test}-{}", std::process::id());
@@ -176,7 +176,7 @@ impl Lab {
     /// Waits until a script prints `expected`, for what needs a moment to come up.
     #[track_caller]
     pub(crate) fn eventually(&self, script: &str, expected: &str) {
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + Duration::from_secs(30);
         loop {
             let printed = self.try_sh(script);
             if printed.as_deref() == Ok(expected) {

@@ -31,6 +31,10 @@ use cri::{PodSpec, Port};
 use daemon::Daemon;
 use lab::Lab;
 use node::Node;
+use serde_json::Value;
+
+/// Where Debian's package has containerd.
+const INSTALLED: &str = "/usr/bin";
 
 /// Published by the pod whose traffic is tested.
 const PORTS: [Port; 2] = [Port::tcp(18080, 8080), Port::udp(15353, 5353)];
@@ -39,33 +43,37 @@ const OTHER_PORTS: [Port; 2] = [Port::tcp(18081, 8080), Port::udp(15354, 5353)];
 
 #[test]
 fn containerd_installed() {
-    lab::run("containerd_installed", Path::new("/usr/bin/containerd"), |lab| {
-        pod_life(lab, Path::new("/usr/bin"));
-    });
+    pod_life_on("containerd_installed", Path::new(INSTALLED), example);
+}
+
+#[test]
+fn containerd_with_rules_in_nftables() {
+    let network = || with_backend(example(), "nftables");
+    pod_life_on("containerd_with_rules_in_nftables", Path::new(INSTALLED), network);
+}
+
+#[test]
+fn containerd_with_rules_in_iptables() {
+    let network = || with_backend(example(), "iptables");
+    pod_life_on("containerd_with_rules_in_iptables", Path::new(INSTALLED), network);
 }
 
 #[test]
 fn containerd_1_7() {
-    let programs = fetched("containerd-1.7");
-    lab::run("containerd_1_7", &programs.join("containerd"), |lab| {
-        pod_life(lab, &programs)
-    });
+    pod_life_on("containerd_1_7", &fetched("containerd-1.7"), example);
 }
 
 #[test]
 fn containerd_2() {
-    let programs = fetched("containerd-2");
-    lab::run("containerd_2", &programs.join("containerd"), |lab| {
-        pod_life(lab, &programs)
-    });
+    pod_life_on("containerd_2", &fetched("containerd-2"), example);
 }
 
 /// The negative control: what these tests say about leftovers is worth something only if they see them.
 #[test]
 fn containerd_with_a_portmap_that_forgets_is_caught() {
     let name = "containerd_with_a_portmap_that_forgets_is_caught";
-    lab::run(name, Path::new("/usr/bin/containerd"), |lab| {
-        let daemon = Daemon::start(lab, Path::new("/usr/bin"), &forgetful_plugins(lab));
+    lab::run(name, Path::new(INSTALLED), |lab| {
+        let daemon = Daemon::start(lab, Path::new(INSTALLED), &forgetful_plugins(lab), &example());
         let clean = Node::look();
         let pod = daemon.run_pod(&PodSpec::new("forgotten", &PORTS));
         daemon.stop_pod(&pod);
@@ -78,8 +86,12 @@ fn containerd_with_a_portmap_that_forgets_is_caught() {
     });
 }
 
-fn pod_life(lab: &Lab, containerd: &Path) {
-    let daemon = Daemon::start(lab, containerd, &lab.plugins());
+fn pod_life_on(test: &str, containerd: &Path, network: impl FnOnce() -> Value) {
+    lab::run(test, containerd, |lab| pod_life(lab, containerd, &network()));
+}
+
+fn pod_life(lab: &Lab, containerd: &Path, network: &Value) {
+    let daemon = Daemon::start(lab, containerd, &lab.plugins(), network);
 
     // The first pod makes what stays for all: the bridge, base chains, the network's directory.
     let first = daemon.run_pod(&PodSpec::new("first", &OTHER_PORTS));
@@ -111,8 +123,27 @@ fn pod_life(lab: &Lab, containerd: &Path) {
 
 fn address_in(lab: &Lab, netns: &str) -> String {
     let address = lab.sh(&format!("nsenter --net={netns} ip -4 -json address show dev eth0"));
-    let address: serde_json::Value = serde_json::from_str(&address).unwrap();
+    let address: Value = serde_json::from_str(&address).unwrap();
     address[0]["addr_info"][0]["local"].as_str().unwrap().to_owned()
+}
+
+/// The network in examples/containerd.
+fn example() -> Value {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/containerd/10-ferrule.conflist");
+    let text = fs::read(path).expect("the example's conflist");
+    serde_json::from_slice(&text).expect("the example's conflist")
+}
+
+/// The same network, with its rules in nftables or iptables, wherever its plugins would put them.
+fn with_backend(mut network: Value, backend: &str) -> Value {
+    for plugin in network["plugins"].as_array_mut().expect("plugins") {
+        match plugin["type"].as_str() {
+            Some("bridge") => plugin["ipMasqBackend"] = backend.into(),
+            Some("portmap") => plugin["backend"] = backend.into(),
+            other => panic!("{other:?} has no rules"),
+        }
+    }
+    network
 }
 
 /// The plugins, but for a portmap whose DEL does nothing.
