@@ -14,6 +14,9 @@ use crate::link::decode::{IFLA_AF_SPEC, IFLA_MASTER, split};
 /// `IFLA_BRIDGE_VLAN_INFO` of linux/if_bridge.h.
 const IFLA_BRIDGE_VLAN_INFO: u16 = 2;
 
+/// A range takes up to 16 bytes of an attribute that holds 64 KiB; most ports need a single request.
+const RANGES_PER_REQUEST: usize = 1024;
+
 /// VLANs of one port, first and last included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VlanRange {
@@ -89,25 +92,29 @@ impl PortVlans {
 }
 
 impl Net {
-    /// Adds VLANs to a port or to a bridge itself, with one request. What is there already takes the new flags.
+    /// Adds VLANs to a port or to a bridge itself. What is there already takes the new flags.
     ///
     /// # Errors
     /// The kernel refuses it: a VID out of range, a port of no bridge, no VLAN filtering in this kernel (`EOPNOTSUPP`).
     pub fn add_vlans(&mut self, index: u32, side: VlanSide, vlans: &[VlanRange]) -> Result<()> {
-        self.socket
-            .change(RTM_SETLINK, 0, &request(index, side, vlans))
+        self.change_vlans(RTM_SETLINK, index, side, vlans)
             .map_err(|failure| failure.of("add VLANs to", self.named(index)))
     }
 
-    /// Removes VLANs from a port or from a bridge itself, with one request. The kernel takes no offence at what is not
+    /// Removes VLANs from a port or from a bridge itself. The kernel takes no offence at what is not
     /// there, nor at any of it where it was built without VLAN filtering.
     ///
     /// # Errors
     /// The kernel refuses it: a VID out of range.
     pub fn delete_vlans(&mut self, index: u32, side: VlanSide, vlans: &[VlanRange]) -> Result<()> {
-        self.socket
-            .change(RTM_DELLINK, 0, &request(index, side, vlans))
+        self.change_vlans(RTM_DELLINK, index, side, vlans)
             .map_err(|failure| failure.of("remove VLANs from", self.named(index)))
+    }
+
+    fn change_vlans(&mut self, kind: u16, index: u32, side: VlanSide, vlans: &[VlanRange]) -> Result<(), Failure> {
+        vlans
+            .chunks(RANGES_PER_REQUEST)
+            .try_for_each(|chunk| self.socket.change(kind, 0, &request(index, side, chunk)))
     }
 
     /// The VLANs of every port of `bridge` and of the bridge itself. Empty lists where this kernel has no VLAN filtering.

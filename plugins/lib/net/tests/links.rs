@@ -163,7 +163,10 @@ fn what_is_not_there_is_none_and_deleted_already() {
         let mut host = Net::host().unwrap();
         assert_eq!(host.link("nothing").unwrap(), None);
         assert_eq!(host.link("a name of more than fifteen bytes").unwrap(), None);
+        assert_eq!(host.link("lo\0").unwrap(), None);
+        assert_eq!(host.link("").unwrap(), None);
         assert_eq!(host.link_by_index(4711).unwrap(), None);
+        assert_eq!(host.link_by_index(0).unwrap(), None);
         assert!(!host.delete_link(4711).unwrap());
         assert!(!host.delete_link_named(&name("nothing")).unwrap());
     });
@@ -267,17 +270,14 @@ fn a_refused_change_names_change_link_and_reason() {
         let error = host.set_up(4711).unwrap_err();
         assert!(error.is_not_found());
         assert_eq!(error.to_string(), "set up link 4711: No such device (ENODEV)");
-        let long = "x".repeat(300);
-        assert!(
-            host.change_link(
-                index,
-                &LinkChange {
-                    alias: Some(&long),
-                    ..LinkChange::default()
-                }
-            )
-            .is_err()
-        );
+        for (length, fits) in [(255, true), (256, false), (70_000, false)] {
+            let text = "x".repeat(length);
+            let change = LinkChange {
+                alias: Some(&text),
+                ..LinkChange::default()
+            };
+            assert_eq!(host.change_link(index, &change).is_ok(), fits, "{length}");
+        }
     });
 }
 

@@ -94,6 +94,13 @@ fn without_vlan_filtering_there_are_no_vlans_and_asking_for_some_is_unsupported(
             error.to_string(),
             "add VLANs to \"port\": Operation not supported on transport endpoint (EOPNOTSUPP)"
         );
+        // More than one attribute can hold.
+        let many: Vec<VlanRange> = (0..10_000).map(|i| VlanRange::tagged(i % 4094 + 1)).collect();
+        assert!(
+            host.add_vlans(port.index, VlanSide::Port, &many)
+                .unwrap_err()
+                .is_unsupported()
+        );
         assert!(
             host.set_vlan_filtering(bridge.index, true)
                 .unwrap_err()

@@ -23,6 +23,9 @@ use crate::{Error, Net};
 pub(crate) const CREATE: u16 =
     netlink_packet_core::NLM_F_CREATE | netlink_packet_core::NLM_F_EXCL | netlink_packet_core::NLM_F_ECHO;
 
+/// `IFALIASZ` of linux/if.h, less the terminating zero.
+const ALIAS_MAX_LEN: usize = 255;
+
 /// A network interface as the kernel describes it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Link {
@@ -124,8 +127,8 @@ impl Net {
     /// # Errors
     /// The kernel refuses the request.
     pub fn link(&mut self, name: &str) -> Result<Option<Link>> {
-        // The kernel cuts nothing off a longer name: it refuses with ERANGE.
-        if name.len() > IfName::MAX_LEN {
+        // No link has such a name. The kernel would refuse the longer one, and read the other up to its zero.
+        if name.len() > IfName::MAX_LEN || name.contains('\0') {
             return Ok(None);
         }
         self.get_link(LinkUnspec::new_with_name(name), || format!("{name:?}"))
@@ -136,6 +139,10 @@ impl Net {
     /// # Errors
     /// The kernel refuses the request.
     pub fn link_by_index(&mut self, index: u32) -> Result<Option<Link>> {
+        // No link has index 0; to the kernel it is a request that names none.
+        if index == 0 {
+            return Ok(None);
+        }
         self.get_link(LinkUnspec::new_with_index(index), || format!("link {index}"))
     }
 
@@ -172,6 +179,10 @@ impl Net {
     /// # Errors
     /// The kernel refuses one of them; [`LinkChange`] tells what happened to the others.
     pub fn change_link(&mut self, index: u32, change: &LinkChange<'_>) -> Result<()> {
+        if change.alias.is_some_and(|alias| alias.len() > ALIAS_MAX_LEN) {
+            let failure = Failure::new(Errno::EINVAL, format!("alias is longer than {ALIAS_MAX_LEN} bytes"));
+            return Err(self.refused(failure, change.operation(), index));
+        }
         let request = change.request(index);
         self.socket
             .change(RTM_NEWLINK, 0, &request)
