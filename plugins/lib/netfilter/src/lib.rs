@@ -15,7 +15,9 @@
 mod backend;
 mod iptables;
 mod lock;
+mod nftables;
 mod packet;
+mod sweep;
 
 pub mod macspoof;
 pub mod masquerade;

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use cni_types::{Attachment, Cidr, ContainerId, Error, IfName, NetworkName, Result};
+use cni_types::{Attachment, Cidr, ContainerId, IfName, NetworkName, Result};
 
-use crate::{Backend, iptables};
+use crate::sweep::together;
+use crate::{Backend, iptables, nftables};
 
 /// The connections of one attachment that are masqueraded.
 #[derive(Debug, Clone)]
@@ -24,7 +25,7 @@ pub struct Masquerade {
 pub fn add(backend: Backend, attachment: &Attachment, masquerade: &Masquerade) -> Result<()> {
     match backend {
         Backend::Iptables => iptables::masquerade::add(attachment, masquerade),
-        Backend::Nftables => Err(not_built(backend)),
+        Backend::Nftables => nftables::masquerade::add(attachment, masquerade),
     }
 }
 
@@ -36,7 +37,7 @@ pub fn add(backend: Backend, attachment: &Attachment, masquerade: &Masquerade) -
 pub fn check(backend: Backend, attachment: &Attachment, masquerade: &Masquerade) -> Result<()> {
     match backend {
         Backend::Iptables => iptables::masquerade::check(attachment, masquerade),
-        Backend::Nftables => Err(not_built(backend)),
+        Backend::Nftables => nftables::masquerade::check(attachment, masquerade),
     }
 }
 
@@ -46,7 +47,10 @@ pub fn check(backend: Backend, attachment: &Attachment, masquerade: &Masquerade)
 ///
 /// All backends are tried; the failures are reported together.
 pub fn del(attachment: &Attachment) -> Result<()> {
-    iptables::masquerade::del(attachment)
+    together([
+        nftables::masquerade::del(attachment),
+        iptables::masquerade::del(attachment),
+    ])
 }
 
 /// Removes the masquerading of every attachment of `network` that is not in `valid`.
@@ -55,9 +59,8 @@ pub fn del(attachment: &Attachment) -> Result<()> {
 ///
 /// All backends are tried; the failures are reported together.
 pub fn gc(network: &NetworkName, valid: &BTreeSet<(ContainerId, IfName)>) -> Result<()> {
-    iptables::masquerade::gc(network, valid)
-}
-
-fn not_built(backend: Backend) -> Error {
-    Error::internal(format!("{backend:?} is not built yet"))
+    together([
+        nftables::masquerade::gc(network, valid),
+        iptables::masquerade::gc(network, valid),
+    ])
 }

@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use cni_types::{Attachment, Cidr, ContainerId, Error, IfName, NetworkName, Result};
+use cni_types::{Attachment, Cidr, ContainerId, IfName, NetworkName, Result};
 
-use crate::{Backend, Family, Protocol, iptables};
+use crate::sweep::together;
+use crate::{Backend, Family, Protocol, iptables, nftables};
 
 /// One published port, or a range of ports with as many ports on either side.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -73,7 +74,7 @@ pub struct Published {
     /// The container's network namespace in the text form that [`netns_exists`](Published::netns_exists) reads; kept
     /// beside the mappings, so that a later ADD can tell whether their holder still exists.
     pub netns: Option<String>,
-    /// Whether the namespace of a text form exists; `true` when in doubt.
+    /// Whether the namespace of a text form exists; `false` when in doubt, and then the last writer gets the port.
     pub netns_exists: fn(&str) -> bool,
 }
 
@@ -117,7 +118,7 @@ pub struct Hints {
 pub fn add(backend: Backend, attachment: &Attachment, published: &Published) -> Result<()> {
     match backend {
         Backend::Iptables => iptables::portmap::add(attachment, published),
-        Backend::Nftables => Err(not_built(backend)),
+        Backend::Nftables => nftables::portmap::add(attachment, published),
     }
 }
 
@@ -129,7 +130,7 @@ pub fn add(backend: Backend, attachment: &Attachment, published: &Published) -> 
 pub fn check(backend: Backend, attachment: &Attachment, published: &Published) -> Result<()> {
     match backend {
         Backend::Iptables => iptables::portmap::check(attachment, published),
-        Backend::Nftables => Err(not_built(backend)),
+        Backend::Nftables => nftables::portmap::check(attachment, published),
     }
 }
 
@@ -140,7 +141,7 @@ pub fn check(backend: Backend, attachment: &Attachment, published: &Published) -
 /// All backends are tried; the failures are reported together.
 pub fn del(attachment: &Attachment, hints: &Hints) -> Result<()> {
     let _ = hints;
-    iptables::portmap::del(attachment)
+    together([nftables::portmap::del(attachment), iptables::portmap::del(attachment)])
 }
 
 /// Removes the published ports of every attachment of `network` that is not in `valid`.
@@ -149,11 +150,10 @@ pub fn del(attachment: &Attachment, hints: &Hints) -> Result<()> {
 ///
 /// All backends are tried; the failures are reported together.
 pub fn gc(network: &NetworkName, valid: &BTreeSet<(ContainerId, IfName)>) -> Result<()> {
-    iptables::portmap::gc(network, valid)
-}
-
-fn not_built(backend: Backend) -> Error {
-    Error::internal(format!("{backend:?} is not built yet"))
+    together([
+        nftables::portmap::gc(network, valid),
+        iptables::portmap::gc(network, valid),
+    ])
 }
 
 #[cfg(test)]

@@ -1,0 +1,255 @@
+//! Who holds what: the one place where elements of our tables change hands.
+
+use std::collections::BTreeSet;
+
+use cni_types::{Attachment, Code, ContainerId, Error, IfName, NetworkName, Result};
+use nft::{Batch, Connection, Element, Value, Verdict};
+
+use super::draft::{Draft, SharedChain, owner_of, waiting, write_record};
+use super::kernel_error;
+use super::layout::{Layout, verify_chain};
+use super::owner::Owner;
+use super::record::{FIRST_CHUNKS, Holding, OWNERS, Record, count, key};
+use crate::lock;
+use crate::portmap::OnConflict;
+
+/// Our own processes wait for each other, so the ruleset changes under us only when others write theirs.
+const TRIES: usize = 10;
+
+/// An element that an attachment is to hold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Claim {
+    /// The element.
+    pub(super) holding: Holding,
+    /// In a map of verdicts, where it leads.
+    pub(super) chain: Option<SharedChain>,
+    /// What it is, for people: `host port 8080/tcp`.
+    pub(super) what: String,
+}
+
+impl Claim {
+    /// What the element leads to. Chains are jumped to: what follows the map still has its say.
+    pub(super) fn value(&self) -> Option<Value> {
+        let jump = || Some(Value::Verdict(Verdict::Jump(self.chain.as_ref()?.name.clone())));
+        self.holding.data.clone().map(Value::Data).or_else(jump)
+    }
+}
+
+/// Everything that an attachment is to hold.
+pub(super) struct Entry<'a> {
+    pub(super) attachment: &'a Attachment,
+    pub(super) claims: Vec<Claim>,
+    pub(super) has_conditions: bool,
+    pub(super) netns: Option<String>,
+    pub(super) netns_exists: fn(&str) -> bool,
+    pub(super) on_conflict: OnConflict,
+}
+
+impl Entry<'_> {
+    fn record(&self) -> Record {
+        Record {
+            attachment: self.attachment.clone(),
+            netns: self.netns.clone(),
+            has_conditions: self.has_conditions,
+            holdings: self.claims.iter().map(|claim| claim.holding.clone()).collect(),
+        }
+    }
+}
+
+/// The ledger of one table.
+pub(super) struct Ledger<'a> {
+    layout: &'a Layout,
+    connection: Connection,
+}
+
+impl<'a> Ledger<'a> {
+    pub(super) fn open(layout: &'a Layout) -> Result<Ledger<'a>> {
+        Ok(Ledger {
+            layout,
+            connection: Connection::open().map_err(kernel_error)?,
+        })
+    }
+
+    /// Makes an attachment hold exactly what `entry` says.
+    pub(super) fn put(&mut self, entry: &Entry<'_>) -> Result<()> {
+        let owner = Owner::of(entry.attachment);
+        self.transact(|layout, connection, batch| {
+            layout.ensure(connection, batch)?;
+            let (old, chunks) = own_record(connection, layout, entry.attachment)?.unzip();
+            let record = entry.record();
+            let old = old.map(|record| record.holdings).unwrap_or_default();
+            let touched = old.iter().chain(&record.holdings).cloned();
+            let mut draft = Draft::read(layout, connection, touched)?;
+            for holding in old.iter().filter(|old| {
+                !record
+                    .holdings
+                    .iter()
+                    .any(|new| new.key == old.key && new.map == old.map && new.key_end == old.key_end)
+            }) {
+                draft.release(owner, holding)?;
+            }
+            for claim in &entry.claims {
+                draft.claim(entry, claim)?;
+            }
+            draft.write(batch)?;
+            write_record(layout, &chunks.unwrap_or_default(), Some(&record), batch);
+            Ok(())
+        })
+    }
+
+    /// Takes from an attachment what it holds, and returns what that was.
+    pub(super) fn release(&mut self, attachment: &Attachment) -> Result<Option<Record>> {
+        if !self.layout.exists(&mut self.connection)? {
+            return Ok(None);
+        }
+        self.transact(|layout, connection, batch| {
+            let Some((record, chunks)) = own_record(connection, layout, attachment)? else {
+                return Ok(None);
+            };
+            let mut draft = Draft::read(layout, connection, record.holdings.iter().cloned())?;
+            for holding in &record.holdings {
+                draft.release(Owner::of(attachment), holding)?;
+            }
+            draft.write(batch)?;
+            write_record(layout, &chunks, None, batch);
+            Ok(Some(record))
+        })
+    }
+
+    /// The attachments of a network that hold something and are not in `valid`.
+    pub(super) fn stale(
+        &mut self,
+        network: &NetworkName,
+        valid: &BTreeSet<(ContainerId, IfName)>,
+    ) -> Result<Vec<Attachment>> {
+        if !self.layout.exists(&mut self.connection)? {
+            return Ok(Vec::new());
+        }
+        let mut elements = self
+            .connection
+            .all_elements(&self.layout.table, OWNERS)
+            .map_err(kernel_error)?;
+        elements.retain(|element| {
+            let owner = element.key.get(..Owner::LEN).and_then(Owner::from_bytes);
+            owner.is_some_and(|owner| owner.is_on(network))
+        });
+        let attachments = Record::all(elements).into_iter().map(|record| record.attachment);
+        Ok(attachments
+            .filter(|a| a.network == *network && !valid.contains(&(a.container_id.clone(), a.ifname.clone())))
+            .collect())
+    }
+
+    /// Compares what the kernel has with what [`Ledger::put`] would write.
+    pub(super) fn verify(&mut self, entry: &Entry<'_>) -> Result<()> {
+        let (layout, connection) = (self.layout, &mut self.connection);
+        layout.verify(connection)?;
+        let wanted = entry.record();
+        let found = own_record(connection, layout, entry.attachment)?;
+        let found = found.map(|(record, _)| record.holdings).unwrap_or_default();
+        if BTreeSet::from_iter(&found) != BTreeSet::from_iter(&wanted.holdings) {
+            let message = format!(
+                "{} of {} is not what {} should have",
+                OWNERS, layout.table, entry.attachment
+            );
+            return Err(Error::internal(message));
+        }
+        let keys: Vec<(&str, &[u8])> = entry
+            .claims
+            .iter()
+            .filter_map(|claim| {
+                Some((
+                    layout.map(claim.holding.map)?.set.name.as_str(),
+                    claim.holding.key.as_slice(),
+                ))
+            })
+            .collect();
+        let elements = connection.elements(&layout.table, &keys).map_err(kernel_error)?;
+        for (claim, element) in entry.claims.iter().zip(elements) {
+            verify_element(entry.attachment, claim, element.as_ref())?;
+            if let Some(chain) = &claim.chain {
+                verify_chain(connection, &layout.table, &chain.name, &chain.rules)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads, plans and writes under our lock, again if somebody else changed the ruleset meanwhile.
+    fn transact<T>(&mut self, mut plan: impl FnMut(&Layout, &mut Connection, &mut Batch) -> Result<T>) -> Result<T> {
+        let _lock = lock::exclusive()?;
+        for _ in 0..TRIES {
+            let generation = self.connection.generation().map_err(kernel_error)?;
+            let mut batch = Batch::new();
+            let result = plan(self.layout, &mut self.connection, &mut batch)?;
+            match self.connection.commit(&batch, Some(generation)) {
+                Err(nft::Error::Changed { .. }) => {}
+                committed => return committed.map(|()| result).map_err(kernel_error),
+            }
+        }
+        let message = format!(
+            "{}: others changed the ruleset {TRIES} times while it was read",
+            self.layout.table
+        );
+        Err(Error::new(Code::TRY_AGAIN_LATER, message))
+    }
+}
+
+fn verify_element(attachment: &Attachment, claim: &Claim, element: Option<&Element>) -> Result<()> {
+    let wrong = |how: String| Err(Error::internal(format!("{}: {how}", claim.what)));
+    let Some(element) = element else {
+        return wrong(format!("missing for {attachment}"));
+    };
+    let owner = Owner::of(attachment);
+    if waiting(element).contains(&owner) {
+        // Another attachment of the container has it for now.
+        return Ok(());
+    }
+    if owner_of(element) != Some(owner) {
+        let holder = element.user_data.comment.as_deref().unwrap_or("somebody unknown");
+        return wrong(format!("held by {holder} and not by {attachment}"));
+    }
+    if element.value != claim.value() || element.key_end != claim.holding.key_end {
+        return wrong(format!("leads elsewhere than to {attachment}"));
+    }
+    Ok(())
+}
+
+/// The record of an attachment, and its elements as the kernel has them.
+fn own_record(
+    connection: &mut Connection,
+    layout: &Layout,
+    attachment: &Attachment,
+) -> Result<Option<(Record, Vec<Element>)>> {
+    match read_record(connection, layout, Owner::of(attachment))? {
+        Some((record, _)) if record.attachment != *attachment => Err(Error::internal(format!(
+            "{attachment} and {} have the same hash",
+            record.attachment
+        ))),
+        found => Ok(found),
+    }
+}
+
+/// The record of an owner, and its elements as the kernel has them.
+pub(super) fn read_record(
+    connection: &mut Connection,
+    layout: &Layout,
+    owner: Owner,
+) -> Result<Option<(Record, Vec<Element>)>> {
+    let mut read = |numbers: std::ops::Range<u32>| -> Result<Vec<Element>> {
+        let keys: Vec<_> = numbers.map(|number| key(owner, number)).collect();
+        let wanted: Vec<_> = keys.iter().map(|key| (OWNERS, key.as_slice())).collect();
+        let found = connection.elements(&layout.table, &wanted).map_err(kernel_error)?;
+        Ok(found.into_iter().map_while(|element| element).collect())
+    };
+    let mut elements = read(0..FIRST_CHUNKS)?;
+    let Some(first) = elements.first() else { return Ok(None) };
+    // A record is as long as its owner's ports are many; a count beyond that is no count of ours.
+    let count = count(first).unwrap_or_default().min(u32::from(u16::MAX));
+    elements.extend(read(FIRST_CHUNKS..count.max(FIRST_CHUNKS))?);
+    match Record::from_elements(&elements) {
+        Some(record) => Ok(Some((record, elements))),
+        None => Err(Error::internal(format!(
+            "the record of owner {owner:?} in {} is not understood",
+            layout.table
+        ))),
+    }
+}

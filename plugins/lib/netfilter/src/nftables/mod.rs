@@ -1,0 +1,28 @@
+//! The nftables backend: tables of our own, written over netlink.
+//!
+//! Each feature has a table in the `inet` family ([`layout`]). What belongs to a container are elements of maps there, so
+//! that a packet meets the same few rules however many containers there are. Each element bears its [`owner`] in its
+//! comment; what an attachment holds in all is written down in a [`record`] beside it. The [`ledger`] changes both
+//! together, in one batch that the kernel takes only if nobody changed the ruleset since it was read.
+//!
+//! What the reference suite's nftables backend left is removed, never written ([`reference`]).
+
+mod draft;
+mod layout;
+mod ledger;
+pub(crate) mod masquerade;
+mod owner;
+pub(crate) mod portmap;
+mod record;
+mod rules;
+
+use cni_types::{Code, Error};
+
+/// A failure of the wire layer as a CNI error. A ruleset that others keep changing is worth another try.
+fn kernel_error(error: nft::Error) -> Error {
+    let code = match error {
+        nft::Error::Changed { .. } => Code::TRY_AGAIN_LATER,
+        _ => Code::INTERNAL,
+    };
+    Error::new(code, error.to_string())
+}
