@@ -66,7 +66,7 @@ pub(crate) enum Expect {
 #[derive(Debug)]
 pub(crate) struct Reply<T> {
     sequence: u32,
-    expect: Expect,
+    pub(crate) expect: Expect,
     /// The decoded messages.
     pub(crate) items: Vec<T>,
     /// The dumped objects changed while they were dumped (`NLM_F_DUMP_INTR`).

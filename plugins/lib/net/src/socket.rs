@@ -4,7 +4,6 @@ use std::io;
 
 use netlink_packet_core::{Emitable, NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader};
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
-use nix::errno::Errno;
 
 use crate::error::Failure;
 use crate::reply::{Decode, Expect, Reply, until_consistent};
@@ -97,7 +96,7 @@ impl RouteSocket {
     }
 
     /// Sends a request and reads its reply. A reply that did not fit is lost, so the buffer grows and a question is asked
-    /// again; a change is not, and its acknowledgement always fits.
+    /// again. A change is not: its acknowledgement always fits, and an echo can be done without.
     fn exchange<T>(
         &mut self,
         kind: u16,
@@ -113,7 +112,6 @@ impl RouteSocket {
             retry(|| self.socket.send(&request, 0)).map_err(|e| Failure::io(&e))?;
             match self.read(Reply::new(self.sequence, expect), decode)? {
                 Read::Whole(reply) => return Ok(reply),
-                Read::Truncated(_) if expect == Expect::Ack => return Err(Failure::from(Errno::EMSGSIZE)),
                 Read::Truncated(length) => {
                     self.buffer.clear();
                     self.buffer.reserve(length);
@@ -134,6 +132,9 @@ impl RouteSocket {
                 continue;
             }
             if length > self.buffer.len() {
+                if reply.expect == Expect::Ack {
+                    continue;
+                }
                 return Ok(Read::Truncated(length));
             }
             if reply.feed(&self.buffer, decode)? {
