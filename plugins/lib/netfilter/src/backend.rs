@@ -58,6 +58,18 @@ impl Backend {
             None => Ok(Backend::Nftables),
         }
     }
+
+    /// Tells whether `add` could work with this backend; for STATUS.
+    ///
+    /// # Errors
+    ///
+    /// What is missing.
+    pub fn probe(self) -> Result<()> {
+        match self {
+            Backend::Iptables if !iptables::is_installed() => Err(Error::internal("iptables is not installed")),
+            Backend::Iptables | Backend::Nftables => Ok(()),
+        }
+    }
 }
 
 fn read_settings(file: &Path) -> Result<Option<Backend>> {

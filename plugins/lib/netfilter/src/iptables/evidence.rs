@@ -4,6 +4,7 @@ use std::fs;
 use std::io::ErrorKind;
 
 use cni_types::{Error, Result};
+use nft::{Connection, Table};
 
 use super::exec::{Tool, Variant};
 use crate::Family;
@@ -48,7 +49,22 @@ fn legacy_nat_is_used(family: Family) -> Result<bool> {
     }
 }
 
-/// Until the wire layer can be asked for a chain by name, the program is started to find out.
-fn nft_has_one_of(_family: Family, _chains: &[String]) -> Result<bool> {
-    Ok(true)
+/// Whether the table `nat` of nf_tables has one of `chains`; with no names, whether there is such a table.
+fn nft_has_one_of(family: Family, chains: &[String]) -> Result<bool> {
+    // Without netfilter's netlink there is no nf_tables either.
+    let Ok(mut kernel) = Connection::open() else {
+        return Ok(false);
+    };
+    let family = match family {
+        Family::V4 => nft::Family::Ipv4,
+        Family::V6 => nft::Family::Ipv6,
+    };
+    let nat = Table::new(family, "nat");
+    let failed = |e: nft::Error| Error::internal(e.to_string());
+    if chains.is_empty() {
+        return kernel.has_table(&nat).map_err(failed);
+    }
+    let names: Vec<&str> = chains.iter().map(String::as_str).collect();
+    let found = kernel.chains(&nat, &names).map_err(failed)?;
+    Ok(found.iter().any(Option::is_some))
 }

@@ -1,0 +1,285 @@
+//! What a configuration says, and what it means.
+
+use std::net::IpAddr;
+
+use cni_types::{Cidr, CniResult, Error, NetConf, Result};
+use netfilter::portmap::{Mapping, OnConflict, Published};
+use netfilter::{Backend, Family};
+use serde::Deserialize;
+
+/// What ADD and CHECK work with.
+#[derive(Debug)]
+pub struct Config {
+    /// The rule system to write.
+    pub backend: Backend,
+    /// The ports to publish; without mappings, nothing is to be done.
+    pub published: Published,
+}
+
+/// What DEL works with: host ports, to recognize rules of the reference suite that name only the container.
+pub type Cleanup = Vec<(netfilter::Protocol, u16)>;
+
+#[derive(Deserialize, Default)]
+#[serde(default, rename_all = "camelCase")]
+struct Keys {
+    snat: Option<bool>,
+    backend: Option<String>,
+    mark_masq_bit: Option<i64>,
+    masq_all: bool,
+    external_set_mark_chain: Option<String>,
+    conditions_v4: Vec<String>,
+    conditions_v6: Vec<String>,
+    on_conflict: Option<String>,
+    runtime_config: RuntimeConfig,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default, rename_all = "camelCase")]
+struct RuntimeConfig {
+    port_mappings: Vec<Entry>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default, rename_all = "camelCase")]
+struct Entry {
+    host_port: i64,
+    container_port: i64,
+    protocol: String,
+    #[serde(rename = "hostIP")]
+    host_ip: String,
+    host_port_end: Option<i64>,
+    container_port_end: Option<i64>,
+}
+
+/// Reads and checks everything; nothing is written before this has succeeded.
+pub(crate) fn read(conf: &NetConf, prev_result: Option<&CniResult>) -> Result<Config> {
+    let prev_result = prev_result.ok_or_else(|| Error::config("must be called as chained plugin"))?;
+    let keys: Keys = conf.decode()?;
+    meaning(keys, prev_result).map_err(|e| e.context("failed to parse config"))
+}
+
+fn meaning(keys: Keys, prev_result: &CniResult) -> Result<Config> {
+    let backend = backend(&keys)?;
+    let mark_masq_bit = match keys.mark_masq_bit {
+        None => Published::DEFAULT_MARK_MASQ_BIT,
+        Some(_) if keys.external_set_mark_chain.is_some() => {
+            return Err(Error::config("Cannot specify externalSetMarkChain and markMasqBit"));
+        }
+        Some(bit) => u8::try_from(bit)
+            .ok()
+            .filter(|bit| *bit <= 31)
+            .ok_or_else(|| Error::config("MasqMarkBit must be between 0 and 31"))?,
+    };
+    if let Some(chain) = &keys.external_set_mark_chain {
+        check_chain(chain)?;
+    }
+    let on_conflict = match keys.on_conflict.as_deref() {
+        None | Some("refuse") => OnConflict::Refuse,
+        Some("replace") => OnConflict::Replace,
+        Some(other) => {
+            return Err(Error::config(format!(
+                "onConflict: {other:?} is neither \"refuse\" nor \"replace\""
+            )));
+        }
+    };
+    let published = Published {
+        mappings: mappings(&keys.runtime_config.port_mappings)?,
+        addresses: container_addresses(prev_result),
+        snat: keys.snat.unwrap_or(true),
+        masq_all: keys.masq_all,
+        mark_masq_bit,
+        external_set_mark_chain: keys.external_set_mark_chain,
+        conditions_v4: keys.conditions_v4,
+        conditions_v6: keys.conditions_v6,
+        on_conflict,
+        netns: None,
+        netns_exists: crate::netns::exists,
+    };
+    report_unused(&published);
+    Ok(Config { backend, published })
+}
+
+/// The backend: what the configuration names, else what its options are made for, else the node's.
+fn backend(keys: &Keys) -> Result<Backend> {
+    let options = |syntax: Backend| -> Vec<&'static str> {
+        let of_syntax = |conditions: &[String]| syntax_of(conditions) == Some(syntax);
+        let all = [
+            (
+                "externalSetMarkChain",
+                syntax == Backend::Iptables && keys.external_set_mark_chain.is_some(),
+            ),
+            ("conditionsV4", of_syntax(&keys.conditions_v4)),
+            ("conditionsV6", of_syntax(&keys.conditions_v6)),
+        ];
+        all.into_iter()
+            .filter_map(|(option, is_given)| is_given.then_some(option))
+            .collect()
+    };
+    let backend = match &keys.backend {
+        Some(name) => name.parse().map_err(|e| Error::config(format!("{e}")))?,
+        None if !options(Backend::Iptables).is_empty() => Backend::Iptables,
+        None => Backend::of_node()?,
+    };
+    let (name, other, foreign) = match backend {
+        Backend::Iptables => ("iptables", "nftables", options(Backend::Nftables)),
+        Backend::Nftables => ("nftables", "iptables", options(Backend::Iptables)),
+    };
+    match foreign.is_empty() {
+        true => Ok(backend),
+        false => Err(Error::config(format!(
+            "{name} backend was requested but configuration contains {other}-specific options [{}]",
+            foreign.join(" ")
+        ))),
+    }
+}
+
+/// Which tool conditions are written for: those of iptables begin with an option or a negation.
+fn syntax_of(conditions: &[String]) -> Option<Backend> {
+    let first = conditions.first()?.trim_start();
+    match first.starts_with(['-', '!']) {
+        true => Some(Backend::Iptables),
+        false => Some(Backend::Nftables),
+    }
+}
+
+/// What iptables takes as the name of a chain (`parse_chain` of its xshared.c).
+fn check_chain(chain: &str) -> Result<()> {
+    const MAX_LEN: usize = 28;
+    let bad = chain.starts_with(['-', '!'])
+        || chain.contains(|c: char| c.is_whitespace() || c.is_control())
+        || chain.is_empty()
+        || chain.len() > MAX_LEN;
+    match bad {
+        true => Err(Error::config(format!(
+            "externalSetMarkChain: {chain:?} is no name of a chain"
+        ))),
+        false => Ok(()),
+    }
+}
+
+/// The mappings of all entries. An entry that says the same as an earlier one is left out.
+fn mappings(entries: &[Entry]) -> Result<Vec<Mapping>> {
+    let mut mappings: Vec<(usize, Mapping)> = Vec::new();
+    for (index, entry) in entries.iter().enumerate() {
+        let in_entry = |e: Error| Error {
+            msg: format!("{} (runtimeConfig.portMappings[{index}])", e.msg),
+            ..e
+        };
+        let mapping = mapping(entry).map_err(in_entry)?;
+        match mappings.iter().find(|(_, earlier)| listen_alike(earlier, &mapping)) {
+            None => mappings.push((index, mapping)),
+            Some((_, earlier)) if *earlier == mapping => {}
+            Some((earlier, _)) => {
+                let taken = format!("host port {} is mapped by entry {earlier} already", mapping.host_port);
+                return Err(in_entry(Error::config(taken)));
+            }
+        }
+    }
+    Ok(mappings.into_iter().map(|(_, mapping)| mapping).collect())
+}
+
+fn mapping(entry: &Entry) -> Result<Mapping> {
+    let port = |what: &str, number: i64| {
+        let port = u16::try_from(number).ok().filter(|port| *port != 0);
+        port.ok_or_else(|| Error::config(format!("Invalid {what} port number: {number}")))
+    };
+    let host_port = port("host", entry.host_port)?;
+    let container_port = port("container", entry.container_port)?;
+    let host_port_end = entry.host_port_end.map_or(Ok(host_port), |end| port("host", end))?;
+    let container_port_end = entry
+        .container_port_end
+        .map_or(Ok(container_port), |end| port("container", end))?;
+    let size = |first: u16, last: u16| last.checked_sub(first);
+    match (size(host_port, host_port_end), size(container_port, container_port_end)) {
+        (Some(host), Some(container)) if host == container => {}
+        (Some(_), Some(_)) => {
+            return Err(Error::config(format!(
+                "host ports {host_port}-{host_port_end} and container ports {container_port}-{container_port_end} differ in number"
+            )));
+        }
+        _ => return Err(Error::config("a port range ends before it begins")),
+    }
+    Ok(Mapping {
+        protocol: entry
+            .protocol
+            .parse()
+            .map_err(|e| Error::config(format!("protocol: {e}")))?,
+        host_ip: host_ip(&entry.host_ip)?,
+        host_port,
+        host_port_end,
+        container_port,
+        container_port_end,
+    })
+}
+
+/// Reads an address as Go does, to which an IPv4-mapped IPv6 address is the IPv4 address.
+fn host_ip(text: &str) -> Result<Option<IpAddr>> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let ip: IpAddr = text
+        .parse()
+        .map_err(|_| Error::config(format!("hostIP: {text:?} is no IP address")))?;
+    Ok(Some(ip.to_canonical()))
+}
+
+/// Whether some connection would be for both.
+fn listen_alike(one: &Mapping, other: &Mapping) -> bool {
+    let apart = one.host_port_end < other.host_port || other.host_port_end < one.host_port;
+    let meet = |family: &Family| one.applies_to(*family) && other.applies_to(*family);
+    one.protocol == other.protocol && !apart && one.exact_ip() == other.exact_ip() && Family::BOTH.iter().any(meet)
+}
+
+/// The container's addresses: those of an interface with a sandbox, and those whose interface is not told.
+pub(crate) fn container_addresses(result: &CniResult) -> Vec<Cidr> {
+    let is_on_host = |index: Option<usize>| {
+        let interface = index.and_then(|index| result.interfaces.get(index));
+        interface.is_some_and(|interface| interface.sandbox.is_empty())
+    };
+    let of_container = result.ips.iter().filter(|ip| !is_on_host(ip.interface));
+    of_container.map(|ip| ip.address).collect()
+}
+
+/// No error: runtimes ask for 0.0.0.0 and :: whatever addresses the container has.
+fn report_unused(published: &Published) {
+    let has = |family: &Family| published.address(*family).is_some();
+    for mapping in &published.mappings {
+        if !Family::BOTH
+            .iter()
+            .any(|family| has(family) && mapping.applies_to(*family))
+        {
+            let host_ip = mapping.host_ip.map(|ip| format!(" of {ip}")).unwrap_or_default();
+            log::warn!(
+                "host port {}/{}{host_ip} is not published: the container has no address of its family",
+                mapping.host_port,
+                mapping.protocol
+            );
+        }
+    }
+}
+
+/// The host ports that can be read; the others are reported and left out.
+pub(crate) fn cleanup(conf: &NetConf) -> Cleanup {
+    let keys: Keys = conf.decode().unwrap_or_else(|e| {
+        log::warn!("{e}; ports of the configuration are left out");
+        Keys::default()
+    });
+    if let Some(Err(e)) = keys.backend.as_deref().map(str::parse::<Backend>) {
+        log::warn!("{e}; every backend is searched in any case");
+    }
+    let mut ports = Cleanup::new();
+    for (index, entry) in keys.runtime_config.port_mappings.iter().enumerate() {
+        match mapping(entry) {
+            Ok(mapping) => {
+                ports.extend((mapping.host_port..=mapping.host_port_end).map(|port| (mapping.protocol, port)))
+            }
+            Err(e) => log::warn!("runtimeConfig.portMappings[{index}]: {e}; left out"),
+        }
+    }
+    ports
+}
+
+/// The backend for STATUS, which needs no result.
+pub(crate) fn backend_of(conf: &NetConf) -> Result<Backend> {
+    backend(&conf.decode()?)
+}

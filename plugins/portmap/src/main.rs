@@ -1,0 +1,7 @@
+//! The plugin `portmap` as an executable of its own.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    skel::run::<portmap::Portmap>()
+}
