@@ -93,9 +93,11 @@ impl<'lab> Daemon<'lab> {
         }
     }
 
-    /// The end of containerd's log, for whoever reads a failure.
+    /// The end of containerd's complaints, for whoever reads a failure.
     fn log(&self) -> String {
-        self.lab.sh(&format!("tail -n 20 {}/log", self.directory.display()))
+        let log = self.directory.join("log");
+        self.lab
+            .sh(&format!("sed '/level=info/d' {} | tail -n 10", log.display()))
     }
 
     fn call<Reply: prost::Message + Default>(&self, method: &str, request: &impl prost::Message) -> Reply {
