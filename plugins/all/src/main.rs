@@ -5,7 +5,12 @@ use std::process::ExitCode;
 use skel::Registered;
 
 /// Every plugin of the suite, and the one place that lists them.
-static SUITE: &[Registered] = &[Registered::of::<loopback::Loopback>()];
+static SUITE: &[Registered] = &[
+    Registered::of::<bridge::Bridge>(),
+    Registered::of::<host_local::HostLocal>(),
+    Registered::of::<loopback::Loopback>(),
+    Registered::of::<portmap::Portmap>(),
+];
 
 fn main() -> ExitCode {
     skel::run_suite(SUITE)
