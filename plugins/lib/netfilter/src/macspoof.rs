@@ -5,7 +5,9 @@
 
 use std::collections::BTreeSet;
 
-use cni_types::{Attachment, ContainerId, Error, IfName, MacAddr, NetworkName, Result};
+use cni_types::{Attachment, ContainerId, IfName, MacAddr, NetworkName, Result};
+
+use crate::nftables;
 
 /// Makes the bridge drop what arrives from `host_veth` with another source address than `mac`.
 ///
@@ -13,8 +15,7 @@ use cni_types::{Attachment, ContainerId, Error, IfName, MacAddr, NetworkName, Re
 ///
 /// Code 11 when others kept changing the ruleset; otherwise what the kernel said.
 pub fn add(attachment: &Attachment, host_veth: &IfName, mac: MacAddr) -> Result<()> {
-    let _ = (attachment, host_veth, mac);
-    Err(not_built())
+    nftables::macspoof::add(attachment, host_veth, mac)
 }
 
 /// Compares what the kernel holds for the attachment with what [`add`] would write.
@@ -23,8 +24,7 @@ pub fn add(attachment: &Attachment, host_veth: &IfName, mac: MacAddr) -> Result<
 ///
 /// The first difference, in words.
 pub fn check(attachment: &Attachment, host_veth: &IfName, mac: MacAddr) -> Result<()> {
-    let _ = (attachment, host_veth, mac);
-    Err(not_built())
+    nftables::macspoof::check(attachment, host_veth, mac)
 }
 
 /// Removes the attachment's guard, whichever suite wrote it.
@@ -33,8 +33,7 @@ pub fn check(attachment: &Attachment, host_veth: &IfName, mac: MacAddr) -> Resul
 ///
 /// What the kernel said.
 pub fn del(attachment: &Attachment) -> Result<()> {
-    let _ = attachment;
-    Err(not_built())
+    nftables::macspoof::del(attachment)
 }
 
 /// Removes the guards of every attachment of `network` that is not in `valid`. The reference's name no network and stay.
@@ -43,10 +42,5 @@ pub fn del(attachment: &Attachment) -> Result<()> {
 ///
 /// What the kernel said.
 pub fn gc(network: &NetworkName, valid: &BTreeSet<(ContainerId, IfName)>) -> Result<()> {
-    let _ = (network, valid);
-    Err(not_built())
-}
-
-fn not_built() -> Error {
-    Error::internal("macspoofchk is not built yet")
+    nftables::macspoof::gc(network, valid)
 }

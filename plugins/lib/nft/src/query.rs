@@ -96,7 +96,23 @@ impl Connection {
     /// What the kernel said.
     pub fn rules(&mut self, table: &Table, chain: &str) -> Result<Vec<RuleState>, Error> {
         let what = format!("list chain {chain} of {table}");
-        let request = about(table, GET_RULE, what, |a| _ = a.text(1, &table.name).text(2, chain));
+        self.list_rules(about(table, GET_RULE, what, |a| {
+            a.text(1, &table.name).text(2, chain);
+        }))
+    }
+
+    /// The rules of all chains of a table; none if the table does not exist.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel said.
+    pub fn all_rules(&mut self, table: &Table) -> Result<Vec<RuleState>, Error> {
+        self.list_rules(about(table, GET_RULE, format!("list {table}"), |a| {
+            _ = a.text(1, &table.name)
+        }))
+    }
+
+    fn list_rules(&mut self, request: Request) -> Result<Vec<RuleState>, Error> {
         let entries = absent_as_none(self.dump(&request))?.unwrap_or_default();
         entries.into_iter().map(read_rule).collect()
     }

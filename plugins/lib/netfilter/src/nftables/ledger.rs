@@ -2,19 +2,16 @@
 
 use std::collections::BTreeSet;
 
-use cni_types::{Attachment, Code, ContainerId, Error, IfName, NetworkName, Result};
-use nft::{Batch, Connection, Element, Value, Verdict};
+use cni_types::{Attachment, ContainerId, Error, IfName, NetworkName, Result};
+use nft::{Connection, Element, Value, Verdict};
 
 use super::draft::{Draft, SharedChain, owner_of, waiting, write_record};
 use super::kernel_error;
 use super::layout::{Layout, verify_chain};
 use super::owner::Owner;
 use super::record::{FIRST_CHUNKS, Holding, OWNERS, Record, count, key};
-use crate::lock;
+use super::transaction::transact;
 use crate::portmap::OnConflict;
-
-/// Our own processes wait for each other, so the ruleset changes under us only when others write theirs.
-const TRIES: usize = 10;
 
 /// An element that an attachment is to hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,7 +70,8 @@ impl<'a> Ledger<'a> {
     /// Makes an attachment hold exactly what `entry` says.
     pub(super) fn put(&mut self, entry: &Entry<'_>) -> Result<()> {
         let owner = Owner::of(entry.attachment);
-        self.transact(|layout, connection, batch| {
+        let layout = self.layout;
+        transact(&mut self.connection, &layout.table, |connection, batch| {
             layout.ensure(connection, batch)?;
             let (old, chunks) = own_record(connection, layout, entry.attachment)?.unzip();
             let record = entry.record();
@@ -102,7 +100,8 @@ impl<'a> Ledger<'a> {
         if !self.layout.exists(&mut self.connection)? {
             return Ok(None);
         }
-        self.transact(|layout, connection, batch| {
+        let layout = self.layout;
+        transact(&mut self.connection, &layout.table, |connection, batch| {
             let Some((record, chunks)) = own_record(connection, layout, attachment)? else {
                 return Ok(None);
             };
@@ -171,25 +170,6 @@ impl<'a> Ledger<'a> {
             }
         }
         Ok(())
-    }
-
-    /// Reads, plans and writes under our lock, again if somebody else changed the ruleset meanwhile.
-    fn transact<T>(&mut self, mut plan: impl FnMut(&Layout, &mut Connection, &mut Batch) -> Result<T>) -> Result<T> {
-        let _lock = lock::exclusive()?;
-        for _ in 0..TRIES {
-            let generation = self.connection.generation().map_err(kernel_error)?;
-            let mut batch = Batch::new();
-            let result = plan(self.layout, &mut self.connection, &mut batch)?;
-            match self.connection.commit(&batch, Some(generation)) {
-                Err(nft::Error::Changed { .. }) => {}
-                committed => return committed.map(|()| result).map_err(kernel_error),
-            }
-        }
-        let message = format!(
-            "{}: others changed the ruleset {TRIES} times while it was read",
-            self.layout.table
-        );
-        Err(Error::new(Code::TRY_AGAIN_LATER, message))
     }
 }
 

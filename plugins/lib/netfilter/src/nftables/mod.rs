@@ -10,11 +10,13 @@
 mod draft;
 mod layout;
 mod ledger;
+pub(crate) mod macspoof;
 pub(crate) mod masquerade;
 mod owner;
 pub(crate) mod portmap;
 mod record;
 mod rules;
+mod transaction;
 
 use cni_types::{Code, Error};
 
