@@ -1,5 +1,6 @@
 //! The plugins as a runtime sees them: the installed executables, called in a private world.
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
+mod bridge;
 mod loopback;
 mod suite;

@@ -38,4 +38,15 @@ impl Suite {
         ];
         call_plugin(&self.bin.join(plugin), &variables, conf)
     }
+
+    /// Calls a plugin for a network as a whole: GC or STATUS.
+    pub(crate) fn call_bare(&self, plugin: &str, verb: &str, conf: &str) -> Reply {
+        let variables = [("CNI_COMMAND", verb), ("CNI_PATH", self.bin.to_str().unwrap())];
+        call_plugin(&self.bin.join(plugin), &variables, conf)
+    }
+
+    /// The plugin directory.
+    pub(crate) fn bin(&self) -> &Path {
+        &self.bin
+    }
 }

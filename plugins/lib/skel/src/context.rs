@@ -18,7 +18,11 @@ pub struct Call {
 impl Call {
     /// The call of a runtime for `attachment`, first in its chain. For tests of a plugin's configuration.
     pub fn new(attachment: Attachment, cni_args: impl Into<String>) -> Call {
-        Call { attachment, cni_args: cni_args.into(), prev_result: None }
+        Call {
+            attachment,
+            cni_args: cni_args.into(),
+            prev_result: None,
+        }
     }
 
     /// The same with the result of the chain so far.

@@ -60,7 +60,9 @@ impl BestEffort {
     }
 
     /// All failures as one error, with the code of the first.
-    pub(crate) fn finish(self) -> Result<()> {
+    pub(crate) fn finish(mut self) -> Result<()> {
+        // A delegate meets the same obstacle, such as our own namespace, and says the same.
+        self.0.dedup();
         let mut failures = self.0.into_iter();
         let Some(first) = failures.next() else { return Ok(()) };
         Err(failures.fold(first, |mut all, next| {
@@ -97,6 +99,14 @@ mod tests {
         undo.push("d", || panic!("a bug in an undo step"));
         undo.unwind();
         assert_eq!(*seen.borrow(), ["c", "b", "a"]);
+    }
+
+    #[test]
+    fn the_same_failure_of_a_delegate_is_told_once() {
+        let mut todo = BestEffort::default();
+        todo.fail(Error::internal("same"));
+        todo.delegate(|| Err(Error::internal("same")));
+        assert_eq!(todo.finish(), Err(Error::internal("same")));
     }
 
     #[test]

@@ -78,9 +78,11 @@ pub fn call_plugin(plugin: &Path, variables: &[(&str, &str)], stdin: &str) -> Re
 pub fn plugin_directory(directory: &Path, executable: &Path, names: &[&str]) -> PathBuf {
     let bin = directory.join("bin");
     fs::create_dir_all(&bin).expect("a plugin directory");
-    // One copy, as a hard link cannot cross file systems.
+    // One copy, as a hard link cannot cross file systems; and made by another process: a file that is open for writing in
+    // this one is so in every child that another test starts meanwhile, and cannot be executed.
     let ferrule = bin.join("ferrule");
-    fs::copy(executable, &ferrule).expect("a copy of the executable");
+    let copied = Command::new("cp").arg(executable).arg(&ferrule).status().expect("cp");
+    assert!(copied.success(), "a copy of the executable");
     for name in names {
         fs::hard_link(&ferrule, bin.join(name)).expect("a link under the plugin's name");
     }
