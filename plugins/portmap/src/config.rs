@@ -283,3 +283,215 @@ pub(crate) fn cleanup(conf: &NetConf) -> Cleanup {
 pub(crate) fn backend_of(conf: &NetConf) -> Result<Backend> {
     backend(&conf.decode()?)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use netfilter::Protocol;
+    use serde_json::{Value, json};
+
+    /// Reads a configuration with `keys` beside what every one has, for a container with one address of each family.
+    fn read_keys(keys: Value) -> Result<Config> {
+        let mut conf = json!({"cniVersion": "1.0.0", "name": "net1", "type": "portmap", "backend": "iptables", "prevResult": {
+            "cniVersion": "1.0.0",
+            "interfaces": [{"name": "br0"}, {"name": "eth0", "sandbox": "/run/netns/a"}],
+            "ips": [
+                {"address": "10.1.0.1/24", "interface": 0},
+                {"address": "10.1.0.2/24", "interface": 1},
+                {"address": "fd00::2/64"},
+            ],
+        }});
+        for (key, value) in keys.as_object().unwrap() {
+            conf[key] = value.clone();
+        }
+        let conf = NetConf::parse(conf.to_string().as_bytes()).unwrap();
+        read(&conf, conf.prev_result().unwrap().as_ref())
+    }
+
+    fn read_entries(entries: Value) -> Result<Config> {
+        read_keys(json!({"runtimeConfig": {"portMappings": entries}}))
+    }
+
+    fn refused(keys: Value) -> String {
+        let error = read_keys(keys.clone()).map(drop).unwrap_err();
+        assert_eq!(error.code, cni_types::Code::INVALID_CONFIG, "{keys}");
+        error.msg
+    }
+
+    #[test]
+    fn entries_are_read_as_runtimes_send_them() {
+        let config = read_entries(json!([
+            {"HostPort": 18080, "ContainerPort": 8080, "Protocol": "tcp", "HostIP": ""},
+            {"hostPort": 53, "containerPort": 53, "protocol": "UDP", "hostIP": "::ffff:192.0.2.1"},
+            {"hostPort": 7000, "hostPortEnd": 7009, "containerPort": 80, "containerPortEnd": 89, "protocol": "sctp"},
+        ]))
+        .unwrap();
+        let [web, dns, range] = &config.published.mappings[..] else {
+            panic!("{config:?}")
+        };
+        assert_eq!(
+            (web.protocol, web.host_ip, web.host_port, web.container_port),
+            (Protocol::Tcp, None, 18080, 8080)
+        );
+        assert_eq!(
+            (dns.protocol, dns.host_ip),
+            (Protocol::Udp, Some("192.0.2.1".parse().unwrap()))
+        );
+        assert_eq!((range.host_port_end, range.container_port_end), (7009, 89));
+        let addresses: Vec<String> = config.published.addresses.iter().map(Cidr::to_string).collect();
+        assert_eq!(
+            addresses,
+            ["10.1.0.2/24", "fd00::2/64"],
+            "the host's own address is not the container's"
+        );
+    }
+
+    #[test]
+    fn the_defaults_are_the_references() {
+        let config = read_keys(json!({"snat": null, "runtimeConfig": null})).unwrap();
+        let published = &config.published;
+        assert!(published.snat && !published.masq_all && published.mappings.is_empty());
+        assert_eq!(
+            (published.mark_masq_bit, published.on_conflict),
+            (13, OnConflict::Refuse)
+        );
+    }
+
+    #[test]
+    fn without_a_previous_result_there_is_nothing_to_publish_for() {
+        let conf = NetConf::parse(br#"{"cniVersion":"1.0.0","name":"n","type":"portmap"}"#).unwrap();
+        assert_eq!(read(&conf, None).unwrap_err().msg, "must be called as chained plugin");
+    }
+
+    #[test]
+    fn bad_entries_are_refused_by_index() {
+        let good = json!({"hostPort": 1, "containerPort": 1, "protocol": "tcp"});
+        for (key, value, message) in [
+            ("hostPort", json!(0), "Invalid host port number: 0"),
+            ("hostPort", json!(70000), "Invalid host port number: 70000"),
+            ("hostPort", json!(-1), "Invalid host port number: -1"),
+            ("containerPort", json!(0), "Invalid container port number: 0"),
+            ("containerPort", json!(65536), "Invalid container port number: 65536"),
+            (
+                "protocol",
+                json!(""),
+                "protocol: \"\" is not a protocol: tcp, udp or sctp",
+            ),
+            (
+                "protocol",
+                json!("icmp"),
+                "protocol: \"icmp\" is not a protocol: tcp, udp or sctp",
+            ),
+            ("hostIP", json!("foo"), "hostIP: \"foo\" is no IP address"),
+            (
+                "hostIP",
+                json!("10.0.0.1/24"),
+                "hostIP: \"10.0.0.1/24\" is no IP address",
+            ),
+            ("hostPortEnd", json!(70000), "Invalid host port number: 70000"),
+            ("containerPortEnd", json!(0), "Invalid container port number: 0"),
+            (
+                "hostPortEnd",
+                json!(3),
+                "host ports 2-3 and container ports 2-2 differ in number",
+            ),
+            ("hostPortEnd", json!(1), "a port range ends before it begins"),
+        ] {
+            let mut bad = json!({"hostPort": 2, "containerPort": 2, "protocol": "tcp"});
+            bad[key] = value;
+            let keys = json!({"runtimeConfig": {"portMappings": [good, bad]}});
+            let expected = format!("failed to parse config: {message} (runtimeConfig.portMappings[1])");
+            assert_eq!(refused(keys), expected);
+        }
+    }
+
+    #[test]
+    fn wrong_types_are_refused_by_path() {
+        let message = refused(json!({"runtimeConfig": {"portMappings": [{"hostPort": "80"}]}}));
+        assert!(message.contains("portMappings"), "{message}");
+        refused(json!({"snat": "yes"}));
+    }
+
+    #[test]
+    fn one_port_leads_to_one_place() {
+        let entry = |container_port: u16, host_ip: &str| json!({"hostPort": 80, "containerPort": container_port, "protocol": "tcp", "hostIP": host_ip});
+        let twice = read_entries(json!([entry(80, ""), entry(80, "")])).unwrap();
+        assert_eq!(twice.published.mappings.len(), 1);
+        for apart in [("0.0.0.0", "::"), ("", "192.0.2.1"), ("192.0.2.2", "192.0.2.1")] {
+            let both = read_entries(json!([entry(80, apart.0), entry(81, apart.1)])).unwrap();
+            assert_eq!(both.published.mappings.len(), 2, "{apart:?}");
+        }
+        for together in [("", ""), ("", "0.0.0.0"), ("192.0.2.1", "192.0.2.1")] {
+            let error = read_entries(json!([entry(80, together.0), entry(81, together.1)])).unwrap_err();
+            assert!(
+                error.msg.contains("host port 80 is mapped by entry 0 already"),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn contradictions_are_refused() {
+        for (keys, message) in [
+            (json!({"backend": "foo"}), "unrecognized backend \"foo\""),
+            (json!({"backend": ""}), "unrecognized backend \"\""),
+            (json!({"markMasqBit": 32}), "MasqMarkBit must be between 0 and 31"),
+            (json!({"markMasqBit": -1}), "MasqMarkBit must be between 0 and 31"),
+            (
+                json!({"markMasqBit": 4, "externalSetMarkChain": "KUBE-MARK-MASQ"}),
+                "Cannot specify externalSetMarkChain and markMasqBit",
+            ),
+            (
+                json!({"conditionsV4": ["ip saddr 192.0.2.1"]}),
+                "iptables backend was requested but configuration contains nftables-specific options [conditionsV4]",
+            ),
+            (
+                json!({"backend": "nftables", "externalSetMarkChain": "X", "conditionsV4": ["-d", "192.0.2.1"],
+                    "conditionsV6": ["!", "-d", "fc00::/7"]}),
+                "nftables backend was requested but configuration contains iptables-specific options \
+                 [externalSetMarkChain conditionsV4 conditionsV6]",
+            ),
+            (
+                json!({"onConflict": "x"}),
+                "onConflict: \"x\" is neither \"refuse\" nor \"replace\"",
+            ),
+            (
+                json!({"externalSetMarkChain": ""}),
+                "externalSetMarkChain: \"\" is no name of a chain",
+            ),
+            (
+                json!({"externalSetMarkChain": "-j"}),
+                "externalSetMarkChain: \"-j\" is no name of a chain",
+            ),
+            (
+                json!({"externalSetMarkChain": "a b"}),
+                "externalSetMarkChain: \"a b\" is no name of a chain",
+            ),
+        ] {
+            assert_eq!(refused(keys), format!("failed to parse config: {message}"));
+        }
+    }
+
+    #[test]
+    fn options_for_one_tool_choose_it() {
+        let config = read_keys(json!({"backend": null, "conditionsV6": ["!", "-d", "fc00::/7"]})).unwrap();
+        assert_eq!(config.backend, Backend::Iptables);
+    }
+
+    #[test]
+    fn cleanup_leaves_out_what_it_cannot_use() {
+        let cleanup_of = |keys: Value| {
+            let mut conf = json!({"cniVersion": "1.0.0", "name": "n", "type": "portmap"});
+            for (key, value) in keys.as_object().unwrap() {
+                conf[key] = value.clone();
+            }
+            cleanup(&NetConf::parse(conf.to_string().as_bytes()).unwrap())
+        };
+        let entries = json!({"backend": "foo", "runtimeConfig": {"portMappings": [
+            {"hostPort": 0, "containerPort": 1, "protocol": "tcp"},
+            {"hostPort": 8, "hostPortEnd": 9, "containerPort": 1, "containerPortEnd": 2, "protocol": "tcp"},
+        ]}});
+        assert_eq!(cleanup_of(entries), [(Protocol::Tcp, 8), (Protocol::Tcp, 9)]);
+        assert_eq!(cleanup_of(json!({"runtimeConfig": {"portMappings": 7}})), []);
+    }
+}

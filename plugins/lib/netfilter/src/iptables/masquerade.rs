@@ -96,3 +96,51 @@ fn wanted(attachment: &Attachment, masquerade: &Masquerade, family: Family) -> V
     }
     rules
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(addresses: &[&str], exclude: &[&str], family: Family) -> Vec<String> {
+        let attachment = Attachment {
+            network: "net1".parse().unwrap(),
+            container_id: "c1".parse().unwrap(),
+            ifname: "eth0".parse().unwrap(),
+        };
+        let parse = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect();
+        let masquerade = Masquerade {
+            addresses: parse(addresses),
+            exclude: parse(exclude),
+        };
+        let wanted = wanted(&attachment, &masquerade, family).into_iter();
+        wanted
+            .map(|w| format!("{} {} {}", if w.first { "-I" } else { "-A" }, w.chain, w.rule))
+            .collect()
+    }
+
+    #[test]
+    fn the_rules_are_the_references() {
+        let both = ["10.1.0.2/24", "fd00::2/64"];
+        assert_eq!(
+            lines(&both, &[], Family::V4),
+            [
+                r#"-A CNI-c2d892b58e87e28a12fe6479 -d 10.1.0.0/24 -m comment --comment "name: \"net1\" id: \"c1\"" -j ACCEPT"#,
+                r#"-A CNI-c2d892b58e87e28a12fe6479 ! -d 224.0.0.0/4 -m comment --comment "name: \"net1\" id: \"c1\"" -j MASQUERADE"#,
+                r#"-A POSTROUTING -s 10.1.0.2/32 -m comment --comment "name: \"net1\" id: \"c1\"" -j CNI-c2d892b58e87e28a12fe6479"#,
+            ]
+        );
+        let of_v6 = lines(&both, &[], Family::V6).join("\n");
+        assert!(of_v6.contains("-d fd00::/64") && of_v6.contains("! -d ff00::/8") && of_v6.contains("-s fd00::2/128"));
+        assert!(lines(&["10.1.0.2/24"], &[], Family::V6).is_empty());
+    }
+
+    #[test]
+    fn exclusions_come_first() {
+        let lines = lines(&["10.1.0.2/24"], &["10.0.0.0/8", "fd00::/8"], Family::V4);
+        assert!(
+            lines[0].starts_with("-I CNI-c2d892b58e87e28a12fe6479 -d 10.0.0.0/8 "),
+            "{lines:?}"
+        );
+        assert_eq!(lines.len(), 4);
+    }
+}

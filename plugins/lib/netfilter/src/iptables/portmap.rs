@@ -277,3 +277,204 @@ pub(crate) fn del(attachment: &Attachment) -> Result<()> {
 pub(crate) fn gc(network: &NetworkName, valid: &BTreeSet<(ContainerId, IfName)>) -> Result<()> {
     ownership::gc(Feature::Portmap, network, valid)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::portmap::OnConflict;
+
+    fn attachment() -> Attachment {
+        Attachment {
+            network: "net1".parse().unwrap(),
+            container_id: "c1".parse().unwrap(),
+            ifname: "eth0".parse().unwrap(),
+        }
+    }
+
+    fn mapping(protocol: Protocol, host_ip: &str, host: (u16, u16), container: (u16, u16)) -> Mapping {
+        Mapping {
+            protocol,
+            host_ip: host_ip.parse().ok(),
+            host_port: host.0,
+            host_port_end: host.1,
+            container_port: container.0,
+            container_port_end: container.1,
+        }
+    }
+
+    fn published(mappings: Vec<Mapping>) -> Published {
+        Published {
+            mappings,
+            addresses: vec!["10.1.0.2/24".parse().unwrap(), "fd00::2/64".parse().unwrap()],
+            snat: true,
+            masq_all: false,
+            mark_masq_bit: Published::DEFAULT_MARK_MASQ_BIT,
+            external_set_mark_chain: None,
+            conditions_v4: Vec::new(),
+            conditions_v6: Vec::new(),
+            on_conflict: OnConflict::Refuse,
+            netns: None,
+            netns_exists: |_| false,
+        }
+    }
+
+    /// The script for a container's ADD on a table that shows `seen`.
+    fn script(seen: &str, published: &Published, family: Family) -> String {
+        let mut edit = Edit::new(Saved::parse(seen));
+        for wanted in plan(&mut edit, &attachment(), published, family).unwrap() {
+            match wanted.first {
+                true => edit.ensure_first(&wanted.chain, wanted.rule),
+                false => edit.ensure_rule(&wanted.chain, wanted.rule),
+            }
+        }
+        edit.script().unwrap_or_default()
+    }
+
+    const WEB_V4: &str = r#"*nat
+:CNI-HOSTPORT-SETMARK - [0:0]
+:CNI-HOSTPORT-MASQ - [0:0]
+:CNI-HOSTPORT-DNAT - [0:0]
+:CNI-DN-c2d892b58e87e28a12fe6 - [0:0]
+-A CNI-HOSTPORT-SETMARK -m comment --comment "CNI portfwd masquerade mark" -j MARK --set-xmark 0x2000/0x2000
+-A CNI-HOSTPORT-MASQ -m mark --mark 0x2000/0x2000 -j MASQUERADE
+-I POSTROUTING -m comment --comment "CNI portfwd requiring masquerade" -j CNI-HOSTPORT-MASQ
+-A PREROUTING -m addrtype --dst-type LOCAL -j CNI-HOSTPORT-DNAT
+-A OUTPUT -m addrtype --dst-type LOCAL -j CNI-HOSTPORT-DNAT
+-A CNI-DN-c2d892b58e87e28a12fe6 -s 10.1.0.0/24 -p tcp -m tcp --dport 8080 -j CNI-HOSTPORT-SETMARK
+-A CNI-DN-c2d892b58e87e28a12fe6 -s 127.0.0.1/32 -p tcp -m tcp --dport 8080 -j CNI-HOSTPORT-SETMARK
+-A CNI-DN-c2d892b58e87e28a12fe6 -p tcp -m tcp --dport 8080 -j DNAT --to-destination 10.1.0.2:80
+-A CNI-HOSTPORT-DNAT -p tcp -m comment --comment "dnat name: \"net1\" id: \"c1\"" -m multiport --dports 8080 -j CNI-DN-c2d892b58e87e28a12fe6
+COMMIT
+"#;
+
+    #[test]
+    fn the_first_container_makes_what_all_share() {
+        let web = published(vec![mapping(Protocol::Tcp, "", (8080, 8080), (80, 80))]);
+        assert_eq!(script("", &web, Family::V4), WEB_V4);
+        let of_v6 = script("", &web, Family::V6);
+        assert!(of_v6.contains("-s fd00::/64 -p tcp -m tcp --dport 8080 -j CNI-HOSTPORT-SETMARK\n"));
+        assert!(of_v6.contains("--to-destination [fd00::2]:80\n"));
+        assert!(!of_v6.contains("127.0.0.1") && !of_v6.contains("::1/128"), "{of_v6}");
+    }
+
+    #[test]
+    fn the_next_one_declares_only_its_own_chain() {
+        let seen = "*nat\n:CNI-HOSTPORT-SETMARK - [0:0]\n:CNI-HOSTPORT-MASQ - [0:0]\n:CNI-HOSTPORT-DNAT - [0:0]\n\
+            -A CNI-HOSTPORT-SETMARK -m comment --comment \"CNI portfwd masquerade mark\" -j MARK --set-xmark 0x2000/0x2000\n\
+            -A CNI-HOSTPORT-MASQ -m mark --mark 0x2000/0x2000 -j MASQUERADE\n\
+            -A POSTROUTING -j SOMEBODY-ELSES\n\
+            -A POSTROUTING -m comment --comment \"CNI portfwd requiring masquerade\" -j CNI-HOSTPORT-MASQ\n\
+            -A PREROUTING -m addrtype --dst-type LOCAL -j CNI-HOSTPORT-DNAT\n\
+            -A OUTPUT -m addrtype --dst-type LOCAL -j CNI-HOSTPORT-DNAT\nCOMMIT\n";
+        let web = published(vec![mapping(Protocol::Tcp, "", (8080, 8080), (80, 80))]);
+        let script = script(seen, &web, Family::V4);
+        assert!(
+            script.starts_with("*nat\n:CNI-DN-c2d892b58e87e28a12fe6 - [0:0]\n-A CNI-DN-"),
+            "{script}"
+        );
+        assert_eq!(script.lines().filter(|line| line.starts_with(':')).count(), 1);
+    }
+
+    #[test]
+    fn options_change_the_marks() {
+        let mappings = vec![mapping(Protocol::Udp, "192.0.2.1", (53, 53), (5353, 5353))];
+        let plain = Published {
+            snat: false,
+            ..published(mappings.clone())
+        };
+        let all = Published {
+            masq_all: true,
+            mark_masq_bit: 31,
+            ..published(mappings.clone())
+        };
+        let external = Published {
+            external_set_mark_chain: Some("KUBE-MARK-MASQ".to_owned()),
+            ..published(mappings)
+        };
+        let of = |published: &Published| script("", published, Family::V4);
+        assert!(!of(&plain).contains("MARK") && !of(&plain).contains("POSTROUTING"));
+        assert!(
+            of(&plain).contains(" -d 192.0.2.1/32 -p udp -m udp --dport 53 -j DNAT --to-destination 10.1.0.2:5353\n")
+        );
+        assert!(of(&all).contains("--set-xmark 0x80000000/0x80000000\n"));
+        assert!(of(&all).contains(
+            "-A CNI-DN-c2d892b58e87e28a12fe6 -d 192.0.2.1/32 -p udp -m udp --dport 53 -j CNI-HOSTPORT-SETMARK\n"
+        ));
+        assert!(!of(&all).contains("127.0.0.1"));
+        assert!(of(&external).contains("-s 127.0.0.1/32 -d 192.0.2.1/32 -p udp -m udp --dport 53 -j KUBE-MARK-MASQ\n"));
+        assert!(!of(&external).contains("CNI-HOSTPORT-SETMARK"));
+    }
+
+    #[test]
+    fn twenty_ports_need_two_entries() {
+        let mappings: Vec<Mapping> = (1..=20).map(|n| mapping(Protocol::Tcp, "", (n, n), (n, n))).collect();
+        assert_eq!(
+            multiports(mappings.iter()),
+            ["1,2,3,4,5,6,7,8,9,10,11,12,13,14,15", "16,17,18,19,20"]
+        );
+        let ranges: Vec<Mapping> = (1..=8)
+            .map(|n| mapping(Protocol::Tcp, "", (n * 10, n * 10 + 1), (1, 2)))
+            .collect();
+        assert_eq!(
+            multiports(ranges.iter()),
+            ["10:11,20:21,30:31,40:41,50:51,60:61,70:71", "80:81"]
+        );
+    }
+
+    #[test]
+    fn ranges_are_kept_or_shifted() {
+        let address = "10.1.0.2/24".parse().unwrap();
+        let same = mapping(Protocol::Tcp, "", (8000, 8010), (8000, 8010));
+        let shifted = mapping(Protocol::Tcp, "", (8000, 8010), (9000, 9010));
+        assert_eq!(destination(&same, address), "10.1.0.2");
+        assert_eq!(destination(&shifted, address), "10.1.0.2:9000-9010/8000");
+        assert_eq!(
+            destination(&shifted, "fd00::2/64".parse().unwrap()),
+            "[fd00::2]:9000-9010/8000"
+        );
+    }
+
+    #[test]
+    fn conditions_stay_arguments() {
+        let conditions = vec![
+            "-m".to_owned(),
+            "comment".to_owned(),
+            "--comment".to_owned(),
+            "x\" -j ACCEPT".to_owned(),
+        ];
+        let asked = Published {
+            conditions_v4: conditions,
+            ..published(vec![mapping(Protocol::Tcp, "", (1, 1), (1, 1))])
+        };
+        let script = script("", &asked, Family::V4);
+        assert!(
+            script.contains(r#" --dports 1 -m comment --comment "x\" -j ACCEPT" -j CNI-DN-c2d892b58e87e28a12fe6"#),
+            "{script}"
+        );
+        let newline = Published {
+            conditions_v4: vec!["a\n-A INPUT".to_owned()],
+            ..asked
+        };
+        assert_eq!(
+            add(&attachment(), &newline).unwrap_err().code,
+            cni_types::Code::INVALID_CONFIG
+        );
+    }
+
+    #[test]
+    fn check_misses_each_rule_and_its_order() {
+        let web = published(vec![mapping(Protocol::Tcp, "", (8080, 8080), (80, 80))]);
+        let full = WEB_V4.replace("-I ", "-A ");
+        let missing_in = |text: &str| missing(&Saved::parse(text), &attachment(), &web, Family::V4);
+        assert_eq!(missing_in(&full), None);
+        for line in full.lines().filter(|line| line.starts_with("-A")) {
+            assert!(missing_in(&full.replace(line, "")).is_some(), "{line}");
+        }
+        assert!(missing_in(&full.replace("10.1.0.2:80", "10.1.0.3:80")).is_some());
+        assert!(missing_in(&full.replace("--dports 8080", "--dports 8081")).is_some());
+        let mark =
+            "-A CNI-DN-c2d892b58e87e28a12fe6 -s 127.0.0.1/32 -p tcp -m tcp --dport 8080 -j CNI-HOSTPORT-SETMARK\n";
+        let late = full.replace(mark, "").replace("COMMIT", &format!("{mark}COMMIT"));
+        assert!(missing_in(&late).is_some(), "a mark after the redirection is never set");
+    }
+}

@@ -226,3 +226,65 @@ fn directory_of(network: &NetworkName) -> PathBuf {
 fn path_of(network: &NetworkName, container: &ContainerId) -> PathBuf {
     directory_of(network).join(format!("{}.json", names::masquerade_chain(network, container)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ids() -> (NetworkName, ContainerId) {
+        ("net1".parse().unwrap(), "c1".parse().unwrap())
+    }
+
+    fn holding(rule: &str) -> Holding {
+        Holding {
+            rules: vec![OwnedRule {
+                family: Family::V6,
+                chain: "CNI-DN-1".to_owned(),
+                rule: Rule::parse(rule),
+            }],
+            netns: Some("4026532247 /run/netns/a".to_owned()),
+        }
+    }
+
+    #[test]
+    fn a_record_is_read_back_and_goes_with_its_last_holding() {
+        testkit::world(|_| {
+            let (network, container) = ids();
+            let mut record = Record::load(&network, &container).unwrap();
+            record.set(
+                "eth0",
+                Feature::Portmap,
+                holding(r#"-p tcp -m comment --comment "a \"b\"" -j X"#),
+            );
+            record.set("eth1", Feature::Masquerade, holding("-j Y"));
+            record.store().unwrap();
+            assert_eq!(Record::load(&network, &container).unwrap(), record);
+            assert_eq!(Record::load_network(&network).unwrap(), [record.clone()]);
+            assert_eq!(record.holders(Feature::Portmap).count(), 1);
+
+            for feature in [Feature::Portmap, Feature::Masquerade] {
+                record.set("eth0", feature, Holding::default());
+                record.set("eth1", feature, Holding::default());
+            }
+            record.store().unwrap();
+            assert!(!directory_of(&network).exists());
+        });
+    }
+
+    #[test]
+    fn what_is_no_record_counts_as_none() {
+        testkit::world(|_| {
+            let (network, container) = ids();
+            let file = path_of(&network, &container);
+            fs::create_dir_all(directory_of(&network)).unwrap();
+            for text in ["", "{", "[]", r#"{"containerID":"c2","holdings":[]}"#] {
+                fs::write(&file, text).unwrap();
+                let record = Record::load(&network, &container).unwrap();
+                assert_eq!(record, Record::empty(&network, &container), "{text}");
+            }
+            fs::write(file.with_extension("new"), "{").unwrap();
+            fs::write(&file, "{").unwrap();
+            assert_eq!(Record::load_network(&network).unwrap(), []);
+        });
+    }
+}
