@@ -79,8 +79,13 @@ pub(super) fn add(
         }
         let tool = Tool::of(family);
         let mut edit = Edit::new(tool.save()?);
-        let wanted = if wants { plan(&mut edit, family)? } else { Vec::new() };
-        replace(&mut edit, family, &record, &attachment.ifname, feature, &wanted);
+        let mut wanted = Vec::new();
+        if wants {
+            wanted = plan(&mut edit, family)?;
+            replace(&mut edit, family, &record, &attachment.ifname, feature, &wanted);
+        } else {
+            release(&mut edit, family, &record, &attachment.ifname, feature);
+        }
         changes.push(Change { tool, edit, wanted });
     }
     let mut claim = old;
