@@ -13,6 +13,7 @@
 //! table or a chain.
 
 mod backend;
+mod conntrack;
 mod iptables;
 mod lock;
 mod nftables;

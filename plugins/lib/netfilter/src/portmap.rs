@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use cni_types::{Attachment, Cidr, ContainerId, IfName, NetworkName, Result};
 
+use crate::conntrack::{self, HostPorts};
 use crate::sweep::together;
 use crate::{Backend, Family, Protocol, iptables, nftables};
 
@@ -90,6 +91,22 @@ impl Published {
             .find(|cidr| Family::of(cidr.address()) == family)
     }
 
+    /// The UDP ports that lead to the container.
+    fn udp_ports(&self) -> Vec<HostPorts> {
+        let udp = self.mappings.iter().filter(|mapping| mapping.protocol == Protocol::Udp);
+        udp.flat_map(|mapping| {
+            let families = Family::BOTH.into_iter();
+            let families = families.filter(|&family| mapping.applies_to(family) && self.address(family).is_some());
+            families.map(|family| HostPorts {
+                family,
+                address: mapping.exact_ip(),
+                first: mapping.host_port,
+                last: mapping.host_port_end,
+            })
+        })
+        .collect()
+    }
+
     /// The conditions on connections of a family.
     pub fn conditions(&self, family: Family) -> &[String] {
         match family {
@@ -119,7 +136,8 @@ pub fn add(backend: Backend, attachment: &Attachment, published: &Published) -> 
     match backend {
         Backend::Iptables => iptables::portmap::add(attachment, published),
         Backend::Nftables => nftables::portmap::add(attachment, published),
-    }
+    }?;
+    conntrack::flush_udp(&published.udp_ports())
 }
 
 /// Compares what the kernel holds for the attachment with what [`add`] would write.
@@ -140,8 +158,10 @@ pub fn check(backend: Backend, attachment: &Attachment, published: &Published) -
 ///
 /// All backends are tried; the failures are reported together.
 pub fn del(attachment: &Attachment, hints: &Hints) -> Result<()> {
-    let _ = hints;
-    together([nftables::portmap::del(attachment), iptables::portmap::del(attachment)])
+    together([
+        nftables::portmap::del(attachment, hints),
+        iptables::portmap::del(attachment),
+    ])
 }
 
 /// Removes the published ports of every attachment of `network` that is not in `valid`.

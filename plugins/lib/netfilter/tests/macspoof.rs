@@ -4,14 +4,10 @@ mod topology;
 
 use std::collections::BTreeSet;
 
-use cni_types::{IfName, MacAddr};
+use cni_types::MacAddr;
 use netfilter::macspoof;
 use testkit::{World, world};
 use topology::*;
-
-fn veth() -> IfName {
-    "vetha".parse().unwrap()
-}
 
 /// The listing of the bridge tables.
 fn listing(w: &World) -> String {
@@ -28,8 +24,8 @@ fn only_the_containers_own_address_gets_through() {
             .sh_in("a", "ip -j link show eth0 | jq -r '.[0].address'")
             .parse()
             .unwrap();
-        macspoof::add(&c1, &veth(), mac).unwrap();
-        macspoof::check(&c1, &veth(), mac).unwrap();
+        macspoof::add(&c1, &ifname("vetha"), mac).unwrap();
+        macspoof::check(&c1, &ifname("vetha"), mac).unwrap();
         assert_eq!(ask(Some("a"), B, 80), Some(format!("b {A}")));
         w.sh_in("a", "ip link set eth0 address 02:00:00:00:00:99");
         assert!(is_deaf(Some("a"), B, 80));
@@ -37,7 +33,7 @@ fn only_the_containers_own_address_gets_through() {
         macspoof::del(&c1).unwrap();
         assert_eq!(ask(Some("a"), B, 80), Some(format!("b {A}")));
         assert!(!listing(w).contains("c1"));
-        assert!(macspoof::check(&c1, &veth(), mac).is_err());
+        assert!(macspoof::check(&c1, &ifname("vetha"), mac).is_err());
     });
 }
 
@@ -46,8 +42,8 @@ fn it_is_written_once_and_as_the_reference_writes_it() {
     world(|w| {
         let c1 = attachment("net", "c1", "eth0");
         let mac = MacAddr([0xce, 0x9a, 0x4e, 0xbd, 0x8d, 0x96]);
-        macspoof::add(&c1, &"veth0".parse().unwrap(), mac).unwrap();
-        macspoof::add(&c1, &veth(), mac).unwrap();
+        macspoof::add(&c1, &ifname("veth0"), mac).unwrap();
+        macspoof::add(&c1, &ifname("vetha"), mac).unwrap();
         let listing = listing(w);
         for line in [
             "type filter hook prerouting priority dstnat; policy accept;\n\t\tiifname \"vetha\" jump cni-br-iface-c1-eth0 comment \"macspoofchk-c1-eth0\"\n\t}",
@@ -56,9 +52,9 @@ fn it_is_written_once_and_as_the_reference_writes_it() {
         ] {
             assert!(listing.contains(line), "{line} is not in\n{listing}");
         }
-        macspoof::check(&c1, &veth(), mac).unwrap();
-        assert!(macspoof::check(&c1, &"veth0".parse().unwrap(), mac).is_err());
-        assert!(macspoof::check(&c1, &veth(), MacAddr([2; 6])).is_err());
+        macspoof::check(&c1, &ifname("vetha"), mac).unwrap();
+        assert!(macspoof::check(&c1, &ifname("veth0"), mac).is_err());
+        assert!(macspoof::check(&c1, &ifname("vetha"), MacAddr([2; 6])).is_err());
     });
 }
 
@@ -89,7 +85,7 @@ fn gc_and_del_remove_their_own_networks_guards_only() {
     world(|w| {
         let mac = MacAddr([2; 6]);
         for (network, container) in [("net", "c1"), ("net", "c2"), ("other", "c3")] {
-            macspoof::add(&attachment(network, container, "eth0"), &veth(), mac).unwrap();
+            macspoof::add(&attachment(network, container, "eth0"), &ifname("vetha"), mac).unwrap();
         }
         let valid = BTreeSet::from([("c2".parse().unwrap(), "eth0".parse().unwrap())]);
         macspoof::gc(&"net".parse().unwrap(), &valid).unwrap();

@@ -9,9 +9,10 @@ use netfilter::{Backend, Protocol};
 use testkit::world;
 use topology::*;
 
+#[track_caller]
 fn publish(attachment: &Attachment, published: &Published) {
-    portmap::add(Backend::Nftables, attachment, published).unwrap();
-    portmap::check(Backend::Nftables, attachment, published).unwrap();
+    assert_eq!(portmap::add(Backend::Nftables, attachment, published), Ok(()));
+    assert_eq!(portmap::check(Backend::Nftables, attachment, published), Ok(()));
 }
 
 #[test]
@@ -207,5 +208,37 @@ fn containers_leave_with_the_nodes_address_but_for_what_is_excluded() {
 
         masquerade::del(&c1).unwrap();
         assert_eq!(ask(Some("a"), OUTSIDE6, 80), Some(format!("outside {A6}")));
+    });
+}
+
+#[test]
+fn a_udp_client_that_goes_on_sending_finds_the_next_container() {
+    world(|w| {
+        build(w);
+        serve("a", 53);
+        serve("b", 53);
+        // Connection tracking begins with the first rule that needs it; here it is somebody else's.
+        w.sh("nft add table ip x; nft add chain ip x c '{ type filter hook prerouting priority 0; }'; nft add rule ip x c ct state new");
+        let early = udp_client(Some("outside"), NODE, 5353);
+        assert_eq!(ask_udp(&early, false), None);
+        let passing = udp_client(Some("outside"), B, 53);
+        assert_eq!(ask_udp(&passing, true), Some(format!("b {OUTSIDE}")));
+
+        let (c1, c2) = (attachment("net", "c1", "eth0"), attachment("net", "c2", "eth0"));
+        let port = [
+            mapping(Protocol::Udp, None, 5353, 53),
+            mapping(Protocol::Udp, None, 53, 9),
+        ];
+        publish(&c1, &published(2, &port));
+        assert_eq!(ask_udp(&early, true), Some(format!("a {OUTSIDE}")));
+        let entries = w.sh("conntrack -L -p udp --dport 53 -d 10.1.0.3 2>/dev/null");
+        assert!(
+            entries.contains("dport=53"),
+            "what only passes through is remembered: {entries}"
+        );
+
+        portmap::del(&c1, &Hints::default()).unwrap();
+        publish(&c2, &published(3, &port));
+        assert_eq!(ask_udp(&early, true), Some(format!("b {OUTSIDE}")));
     });
 }

@@ -65,7 +65,12 @@ impl Attributes {
         let mut inner = Attributes::new();
         fill(&mut inner);
         self.too_long |= inner.too_long;
-        self.bytes(kind | NESTED, &inner.bytes)
+        self.nested_bytes(kind, &inner.bytes)
+    }
+
+    /// Adds a list of attributes that was read before.
+    pub fn nested_bytes(&mut self, kind: u16, list: &[u8]) -> &mut Attributes {
+        self.bytes(kind | NESTED, list)
     }
 
     /// Adds all attributes of another list.

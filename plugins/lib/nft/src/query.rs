@@ -37,6 +37,33 @@ pub struct RuleState {
     pub attributes: Vec<u8>,
 }
 
+impl RuleState {
+    /// The values that the rule compares the packet with.
+    pub fn compared_constants(&self) -> Vec<Vec<u8>> {
+        const NFTA_CMP_DATA: u16 = 3;
+        self.constants("cmp", NFTA_CMP_DATA).unwrap_or_default()
+    }
+
+    /// The values that the rule loads into registers, such as the address that it translates to.
+    pub fn loaded_constants(&self) -> Vec<Vec<u8>> {
+        const NFTA_IMMEDIATE_DATA: u16 = 2;
+        self.constants("immediate", NFTA_IMMEDIATE_DATA).unwrap_or_default()
+    }
+
+    fn constants(&self, expression: &str, data: u16) -> Result<Vec<Vec<u8>>, Error> {
+        // NFTA_RULE_EXPRESSIONS, a list of NFTA_LIST_ELEM with NFTA_EXPR_NAME and NFTA_EXPR_DATA; NFTA_DATA_VALUE
+        let mut constants = Vec::new();
+        for element in Reader::new(&self.attributes)?.nested(4)?.all(1) {
+            let element = Reader::new(element)?;
+            if element.text(1) == Some(expression) {
+                let value = element.nested(2)?.nested(data)?;
+                constants.extend(value.get(1).map(<[u8]>::to_vec));
+            }
+        }
+        Ok(constants)
+    }
+}
+
 impl Connection {
     /// The ruleset's generation: a number that changes with every commit by anybody in the network namespace.
     ///
@@ -234,7 +261,14 @@ mod tests {
     proptest! {
         #[test]
         fn reading_never_panics(bytes: Vec<u8>) {
-            let _ = (read_chain(&bytes).is_ok(), read_elements(&bytes).is_ok(), read_rule(bytes).is_ok());
+            let _ = (read_chain(&bytes).is_ok(), read_elements(&bytes).is_ok(), read_rule(bytes.clone()).is_ok());
+            let rule = RuleState {
+                chain: String::new(),
+                handle: 0,
+                user_data: UserData::default(),
+                attributes: bytes,
+            };
+            let _ = (rule.compared_constants(), rule.loaded_constants());
         }
     }
 }

@@ -12,6 +12,7 @@ use super::owner::Owner;
 use super::record::{FIRST_CHUNKS, Holding, OWNERS, Record, count, key};
 use super::transaction::transact;
 use crate::portmap::OnConflict;
+use crate::sweep::together;
 
 /// An element that an attachment is to hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -115,12 +116,24 @@ impl<'a> Ledger<'a> {
         })
     }
 
-    /// The attachments of a network that hold something and are not in `valid`.
-    pub(super) fn stale(
+    /// Takes what they hold from the attachments of a network that are not in `valid`, and returns what that was.
+    pub(super) fn collect(
         &mut self,
         network: &NetworkName,
         valid: &BTreeSet<(ContainerId, IfName)>,
-    ) -> Result<Vec<Attachment>> {
+    ) -> Result<Vec<Record>> {
+        let (mut released, mut failures) = (Vec::new(), Vec::new());
+        for attachment in self.stale(network, valid)? {
+            match self.release(&attachment) {
+                Ok(record) => released.extend(record),
+                Err(error) => failures.push(Err(error)),
+            }
+        }
+        together(failures).map(|()| released)
+    }
+
+    /// The attachments of a network that hold something and are not in `valid`.
+    fn stale(&mut self, network: &NetworkName, valid: &BTreeSet<(ContainerId, IfName)>) -> Result<Vec<Attachment>> {
         if !self.layout.exists(&mut self.connection)? {
             return Ok(Vec::new());
         }

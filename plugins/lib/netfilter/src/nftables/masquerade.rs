@@ -17,10 +17,11 @@ use super::draft::SharedChain;
 use super::layout::{BaseChain, Layout, Map, address_type, nat_hook};
 use super::ledger::{Claim, Entry, Ledger};
 use super::record::Holding;
-use super::rules;
+use super::{reference, rules};
 use crate::Family;
 use crate::masquerade::Masquerade;
 use crate::portmap::OnConflict;
+use crate::sweep::together;
 
 /// The table's name.
 const TABLE: &str = "ferrule_masquerade";
@@ -127,16 +128,13 @@ pub(crate) fn check(attachment: &Attachment, masquerade: &Masquerade) -> Result<
 /// See [`crate::masquerade::del`].
 pub(crate) fn del(attachment: &Attachment) -> Result<()> {
     let layout = layout();
-    Ledger::open(&layout)?.release(attachment)?;
-    Ok(())
+    let ours = Ledger::open(&layout).and_then(|mut ledger| ledger.release(attachment));
+    together([ours.map(drop), reference::del_masquerade(attachment)])
 }
 
 /// See [`crate::masquerade::gc`].
 pub(crate) fn gc(network: &NetworkName, valid: &BTreeSet<(ContainerId, IfName)>) -> Result<()> {
     let layout = layout();
-    let mut ledger = Ledger::open(&layout)?;
-    for attachment in ledger.stale(network, valid)? {
-        ledger.release(&attachment)?;
-    }
-    Ok(())
+    let ours = Ledger::open(&layout).and_then(|mut ledger| ledger.collect(network, valid));
+    together([ours.map(drop), reference::gc_masquerade(network, valid)])
 }

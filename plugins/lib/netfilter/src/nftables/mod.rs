@@ -15,6 +15,7 @@ pub(crate) mod masquerade;
 mod owner;
 pub(crate) mod portmap;
 mod record;
+mod reference;
 mod rules;
 mod transaction;
 

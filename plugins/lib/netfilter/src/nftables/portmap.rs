@@ -22,9 +22,11 @@ use nft::{Chain, Expression, Hook, NatKind, Register, Set, Table, Verdict, conca
 use super::draft::SharedChain;
 use super::layout::{BaseChain, Layout, Map, address_type, nat_hook};
 use super::ledger::{Claim, Entry, Ledger};
-use super::record::Holding;
-use super::rules;
-use crate::portmap::{Mapping, Published};
+use super::record::{Holding, Record};
+use super::{reference, rules};
+use crate::conntrack::{self, HostPorts};
+use crate::portmap::{Hints, Mapping, Published};
+use crate::sweep::together;
 use crate::{Family, Protocol};
 
 /// The table's name.
@@ -356,18 +358,49 @@ pub(crate) fn check(attachment: &Attachment, published: &Published) -> Result<()
 }
 
 /// See [`crate::portmap::del`].
-pub(crate) fn del(attachment: &Attachment) -> Result<()> {
+pub(crate) fn del(attachment: &Attachment, hints: &Hints) -> Result<()> {
     let layout = layout();
-    Ledger::open(&layout)?.release(attachment)?;
-    Ok(())
+    let ours = Ledger::open(&layout).and_then(|mut ledger| ledger.release(attachment));
+    let ours = ours.and_then(|record| conntrack::flush_udp(&udp_ports(record.as_slice())));
+    together([ours, reference::del_portmap(attachment, hints)])
 }
 
 /// See [`crate::portmap::gc`].
 pub(crate) fn gc(network: &NetworkName, valid: &BTreeSet<(ContainerId, IfName)>) -> Result<()> {
     let layout = layout();
-    let mut ledger = Ledger::open(&layout)?;
-    for attachment in ledger.stale(network, valid)? {
-        ledger.release(&attachment)?;
+    let released = Ledger::open(&layout)?.collect(network, valid)?;
+    conntrack::flush_udp(&udp_ports(&released))
+}
+
+/// The UDP ports among what was released.
+fn udp_ports(records: &[Record]) -> Vec<HostPorts> {
+    let holdings = records.iter().flat_map(|record| &record.holdings);
+    holdings.filter_map(udp_port).collect()
+}
+
+fn udp_port(holding: &Holding) -> Option<HostPorts> {
+    let places = Family::BOTH
+        .into_iter()
+        .flat_map(|family| KINDS.map(|kind| (family, kind)));
+    let (family, kind) = places
+        .into_iter()
+        .find(|(family, kind)| kind.number(*family) == holding.map)?;
+    let (protocol, rest) = holding.key.split_at_checked(4)?;
+    if matches!(kind, Kind::Snat) || protocol.first() != Some(&Protocol::Udp.number()) {
+        return None;
     }
-    Ok(())
+    let (address, _) = rest.split_at_checked(rest.len().checked_sub(4)?)?;
+    let first = port_of(&holding.key)?;
+    Some(HostPorts {
+        family,
+        address: rules::address_of(address),
+        first,
+        last: holding.key_end.as_deref().map_or(Some(first), port_of)?,
+    })
+}
+
+/// The port, which is the last field of every key.
+fn port_of(key: &[u8]) -> Option<u16> {
+    let [.., high, low, _, _] = key else { return None };
+    Some(u16::from_be_bytes([*high, *low]))
 }

@@ -25,6 +25,12 @@ pub(super) fn address_bytes(ip: IpAddr) -> Vec<u8> {
     }
 }
 
+/// The address that bytes are; `None` where there are none.
+pub(super) fn address_of(bytes: &[u8]) -> Option<IpAddr> {
+    let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
+    v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok()
+}
+
 /// The size of an address in bytes.
 pub(super) fn address_size(family: Family) -> u8 {
     match family {

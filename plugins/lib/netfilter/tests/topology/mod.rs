@@ -12,7 +12,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::thread;
 use std::time::Duration;
 
-use cni_types::{Attachment, Cidr};
+use cni_types::{Attachment, Cidr, IfName};
 use netfilter::Protocol;
 use netfilter::portmap::{Mapping, OnConflict, Published};
 use nix::sched::{CloneFlags, setns};
@@ -159,6 +159,10 @@ pub(crate) fn ask_udp(socket: &UdpSocket, expect_answer: bool) -> Option<String>
     let mut buffer = [0; 64];
     let len = socket.recv(&mut buffer).ok()?;
     Some(String::from_utf8_lossy(&buffer[..len]).into_owned())
+}
+
+pub(crate) fn ifname(text: &str) -> IfName {
+    text.parse().unwrap()
 }
 
 pub(crate) fn attachment(network: &str, container: &str, ifname: &str) -> Attachment {
