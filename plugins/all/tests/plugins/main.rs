@@ -3,4 +3,5 @@
 
 mod bridge;
 mod loopback;
+mod portmap;
 mod suite;

@@ -12,17 +12,17 @@ use crate::portmap::OnConflict;
 
 /// What a rule that redirects listens on.
 #[derive(PartialEq, Eq)]
-struct Listens<'a> {
-    protocol: &'a str,
+pub(super) struct Listens<'a> {
+    pub(super) protocol: &'a str,
     /// `None` for every local address, which conflicts with no particular one.
-    address: Option<&'a str>,
-    first: u16,
-    last: u16,
+    pub(super) address: Option<&'a str>,
+    pub(super) first: u16,
+    pub(super) last: u16,
 }
 
 impl Listens<'_> {
     /// `None` for a rule that does not redirect.
-    fn of(rule: &Rule) -> Option<Listens<'_>> {
+    pub(super) fn of(rule: &Rule) -> Option<Listens<'_>> {
         if rule.target() != Some("DNAT") {
             return None;
         }

@@ -11,6 +11,7 @@ pub(super) struct Edit {
     table: Saved,
     declared: Vec<String>,
     commands: Vec<String>,
+    removed: Vec<Rule>,
 }
 
 impl Edit {
@@ -20,6 +21,7 @@ impl Edit {
             table: seen,
             declared: Vec::new(),
             commands: Vec::new(),
+            removed: Vec::new(),
         }
     }
 
@@ -56,7 +58,7 @@ impl Edit {
     pub(super) fn remove_rule(&mut self, chain: &str, rule: &Rule) {
         if let Some(at) = self.table.rules(chain).iter().position(|held| held == rule) {
             self.commands.push(format!("-D {chain} {rule}"));
-            self.table.chain_mut(chain).remove(at);
+            self.removed.push(self.table.chain_mut(chain).remove(at));
         }
     }
 
@@ -69,7 +71,13 @@ impl Edit {
             self.remove_rule(&from, &rule);
         }
         self.commands.extend([format!("-F {chain}"), format!("-X {chain}")]);
+        self.removed.append(self.table.chain_mut(chain));
         self.table.remove_chain(chain);
+    }
+
+    /// The rules that go.
+    pub(super) fn removed(&self) -> &[Rule] {
+        &self.removed
     }
 
     /// The input for `iptables-restore --noflush`; `None` where nothing changes.

@@ -44,12 +44,12 @@ pub(crate) fn check(attachment: &Attachment, masquerade: &Masquerade) -> Result<
 
 /// See [`crate::masquerade::del`].
 pub(crate) fn del(attachment: &Attachment) -> Result<()> {
-    ownership::del(attachment, Feature::Masquerade)
+    ownership::del(attachment, Feature::Masquerade).map(drop)
 }
 
 /// See [`crate::masquerade::gc`].
 pub(crate) fn gc(network: &NetworkName, valid: &BTreeSet<(ContainerId, IfName)>) -> Result<()> {
-    ownership::gc(Feature::Masquerade, network, valid)
+    ownership::gc(Feature::Masquerade, network, valid).map(drop)
 }
 
 fn families(masquerade: &Masquerade) -> Vec<Family> {

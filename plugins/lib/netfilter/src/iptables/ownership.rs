@@ -180,8 +180,8 @@ fn siblings<'a>(record: &'a Record, ifname: &IfName, feature: Feature) -> impl I
         .map(|(_, holding)| holding)
 }
 
-/// Removes what an attachment owns, whichever suite and whichever implementation of iptables wrote it.
-pub(super) fn del(attachment: &Attachment, feature: Feature) -> Result<()> {
+/// Removes what an attachment owns, whichever suite and whichever implementation of iptables wrote it. Returns the rules.
+pub(super) fn del(attachment: &Attachment, feature: Feature) -> Result<Vec<(Family, Rule)>> {
     let chains = chains(feature, &attachment.network, &attachment.container_id);
     let mut tools = Vec::new();
     for family in Family::BOTH {
@@ -189,19 +189,20 @@ pub(super) fn del(attachment: &Attachment, feature: Feature) -> Result<()> {
     }
     let recorded = Record::load(&attachment.network, &attachment.container_id)?;
     if tools.is_empty() && recorded.holding(&attachment.ifname, feature).is_none() {
-        return Ok(());
+        return Ok(Vec::new());
     }
     let _lock = lock::exclusive()?;
     let mut record = Record::load(&attachment.network, &attachment.container_id)?;
     remove(&tools, &mut record, &attachment.ifname, feature)
 }
 
-fn remove(tools: &[Tool], record: &mut Record, ifname: &IfName, feature: Feature) -> Result<()> {
-    all(tools, |tool| {
+fn remove(tools: &[Tool], record: &mut Record, ifname: &IfName, feature: Feature) -> Result<Vec<(Family, Rule)>> {
+    let removed = all(tools, |tool| {
         sweep(tool, |edit| release(edit, tool.family, record, ifname, feature))
     })?;
     record.set(ifname.as_str(), feature, Holding::default());
-    record.store()
+    record.store()?;
+    Ok(removed)
 }
 
 /// Takes an attachment's rules out of one family, and the container's chains when nothing is left in them.
@@ -239,18 +240,22 @@ fn content(table: &Saved, chain: &str) -> Vec<(String, Rule)> {
     table.jumps_to(chain).into_iter().chain(inside).collect()
 }
 
-/// Removes what attachments of `network` own that are not in `valid`.
-pub(super) fn gc(feature: Feature, network: &NetworkName, valid: &BTreeSet<(ContainerId, IfName)>) -> Result<()> {
+/// Removes what attachments of `network` own that are not in `valid`. Returns the rules.
+pub(super) fn gc(
+    feature: Feature,
+    network: &NetworkName,
+    valid: &BTreeSet<(ContainerId, IfName)>,
+) -> Result<Vec<(Family, Rule)>> {
     let mut tools = Vec::new();
     for family in Family::BOTH {
         tools.extend(evidence::tools_in_use(family)?);
     }
     if tools.is_empty() && Record::load_network(network)?.is_empty() {
-        return Ok(());
+        return Ok(Vec::new());
     }
     let _lock = lock::exclusive()?;
     let records = Record::load_network(network)?;
-    all(&tools, |tool| {
+    let removed = all(&tools, |tool| {
         sweep(tool, |edit| {
             collect(edit, tool.family, feature, network, &records, valid)
         })
@@ -264,7 +269,7 @@ pub(super) fn gc(feature: Feature, network: &NetworkName, valid: &BTreeSet<(Cont
             record.store()?;
         }
     }
-    Ok(())
+    Ok(removed)
 }
 
 /// The recorded interfaces of a container that are not valid.
@@ -312,32 +317,38 @@ fn containers(table: &Saved, feature: Feature, network: &NetworkName) -> BTreeSe
     found
 }
 
-/// Plans against the table and writes, again when the table changed in between.
-fn sweep(tool: &Tool, plan: impl Fn(&mut Edit)) -> Result<()> {
+/// Plans against the table and writes, again when the table changed in between. Returns the rules that went.
+fn sweep(tool: &Tool, plan: impl Fn(&mut Edit)) -> Result<Vec<Rule>> {
     let mut tried: Option<(String, Error)> = None;
     for _ in 0..ATTEMPTS {
         let mut edit = Edit::new(tool.save()?);
         plan(&mut edit);
         let Some(script) = edit.script() else {
-            return Ok(());
+            return Ok(Vec::new());
         };
         match tried {
             Some((before, e)) if before == script => return Err(e),
             _ => {}
         }
         match tool.restore(&script) {
-            Ok(()) => return Ok(()),
+            Ok(()) => return Ok(edit.removed().to_vec()),
             Err(e) => tried = Some((script, e)),
         }
     }
-    tried.map_or(Ok(()), |(_, e)| Err(e))
+    tried.map_or(Ok(Vec::new()), |(_, e)| Err(e))
 }
 
 /// Runs every step; the failures are reported together, under the code of the first.
-fn all(tools: &[Tool], step: impl Fn(&Tool) -> Result<()>) -> Result<()> {
-    let failures: Vec<Error> = tools.iter().filter_map(|tool| step(tool).err()).collect();
+fn all(tools: &[Tool], step: impl Fn(&Tool) -> Result<Vec<Rule>>) -> Result<Vec<(Family, Rule)>> {
+    let (mut removed, mut failures) = (Vec::new(), Vec::new());
+    for tool in tools {
+        match step(tool) {
+            Ok(rules) => removed.extend(rules.into_iter().map(|rule| (tool.family, rule))),
+            Err(e) => failures.push(e),
+        }
+    }
     let Some(first) = failures.first() else {
-        return Ok(());
+        return Ok(removed);
     };
     let texts: Vec<&str> = failures.iter().map(|e| e.msg.as_str()).collect();
     Err(Error::new(first.code, texts.join("; ")))

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use cni_types::{Attachment, Cidr, ContainerId, Error, IfName, NetworkName, Result};
 
-use super::conflict;
+use super::conflict::{self, Listens};
 use super::edit::Edit;
 use super::exec::Tool;
 use super::names::{self, DNAT_CHAIN, MASQ_CHAIN, MASQ_COMMENT, SETMARK_CHAIN, SETMARK_COMMENT};
@@ -12,6 +12,7 @@ use super::ownership::{self, Wanted};
 use super::record::Feature;
 use super::rule::Rule;
 use super::saved::Saved;
+use crate::conntrack::{self, HostPorts};
 use crate::portmap::{Mapping, Published};
 use crate::{Family, Protocol};
 
@@ -270,12 +271,29 @@ fn missing(seen: &Saved, attachment: &Attachment, published: &Published, family:
 
 /// See [`crate::portmap::del`].
 pub(crate) fn del(attachment: &Attachment) -> Result<()> {
-    ownership::del(attachment, Feature::Portmap)
+    forget_connections(&ownership::del(attachment, Feature::Portmap)?)
 }
 
 /// See [`crate::portmap::gc`].
 pub(crate) fn gc(network: &NetworkName, valid: &BTreeSet<(ContainerId, IfName)>) -> Result<()> {
-    ownership::gc(Feature::Portmap, network, valid)
+    forget_connections(&ownership::gc(Feature::Portmap, network, valid)?)
+}
+
+/// Ends the UDP connections that rules which are gone had redirected.
+fn forget_connections(removed: &[(Family, Rule)]) -> Result<()> {
+    let ports = removed.iter().filter_map(|(family, rule)| {
+        let listens = Listens::of(rule).filter(|listens| listens.protocol == Protocol::Udp.name())?;
+        Some(HostPorts {
+            family: *family,
+            address: listens
+                .address
+                .and_then(|text| text.parse::<Cidr>().ok())
+                .map(|cidr| cidr.address()),
+            first: listens.first,
+            last: listens.last,
+        })
+    });
+    conntrack::flush_udp(&ports.collect::<Vec<_>>())
 }
 
 #[cfg(test)]
