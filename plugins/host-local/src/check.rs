@@ -69,7 +69,7 @@ mod tests {
             name: (*ip).to_owned(),
             ip: ip.parse().ok(),
             content: Content::Owner(b"c1\r\neth0".to_vec()),
-            since: None,
+            stamp: None,
         };
         let own: Vec<Found> = reserved.iter().map(found).collect();
         let prev = prev.map(|ips| CniResult {

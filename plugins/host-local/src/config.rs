@@ -222,7 +222,7 @@ fn range_sets(ipam: &Ipam, of_runtime: &[Vec<RangeConf>]) -> Result<Vec<RangeSet
     if let Some(subnet) = &ipam.subnet {
         let entry = entry(Some(subnet), &ipam.range_start, &ipam.range_end, &ipam.gateway);
         said.0.push((
-            "ipam".to_owned(),
+            "ipam.subnet".to_owned(),
             vec![("ipam".to_owned(), entry.map_err(|e| invalid("ipam", e))?)],
         ));
     }

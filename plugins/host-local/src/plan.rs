@@ -100,16 +100,25 @@ pub(crate) fn check_requested(set: &RangeSet, ip: IpAddr) -> Result<&Range> {
     })
 }
 
-/// One address from each range set: a requested one that lies in the set, else the next free one.
+/// Why an address could not be chosen, though it might be after a closer look.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Obstacle {
+    /// A range set, by its number, has no free address.
+    Exhausted { set: usize },
+    /// The address asked for is held.
+    Taken { set: usize, ip: IpAddr },
+}
+
+/// One address from each range set: a requested one that lies in the set, else a preferred one, else the next free one.
 ///
 /// # Errors
-/// A set without a free address, a requested address that is taken or never handed out, and requested addresses that no
-/// set has, with the reference's texts.
+/// A requested address that is never handed out, and requested addresses that no set has, with the reference's texts.
 pub(crate) fn choose<'a>(
     config: &'a Config,
-    cursor: impl Fn(usize) -> Option<IpAddr>,
+    preferred: &[IpAddr],
+    cursors: &[Option<IpAddr>],
     held: &mut impl Held,
-) -> Result<Vec<Choice<'a>>> {
+) -> Result<Result<Vec<Choice<'a>>, Obstacle>> {
     let mut requested = config.requested.clone();
     let mut chosen = Vec::with_capacity(config.sets.len());
     for (number, set) in config.sets.iter().enumerate() {
@@ -118,17 +127,64 @@ pub(crate) fn choose<'a>(
             .position(|ip| set.range_of(*ip).is_some())
             .map(|at| requested.remove(at));
         let found = match wanted {
-            Some(ip) => requested_from(set, ip, held),
-            None => next_free(set, cursor(number), held).and_then(|found| found.ok_or_else(|| exhausted(set))),
+            Some(ip) => {
+                let range = check_requested(set, ip).map_err(|e| of_set(number, e))?;
+                match is_free(held, ip)? {
+                    true => (ip, range),
+                    false => return Ok(Err(Obstacle::Taken { set: number, ip })),
+                }
+            }
+            None => match preferred_of(set, preferred, held)? {
+                Some(found) => found,
+                None => match next_free(set, cursors.get(number).copied().flatten(), held)? {
+                    Some(found) => found,
+                    None => return Ok(Err(Obstacle::Exhausted { set: number })),
+                },
+            },
         };
-        let (ip, range) = found.map_err(|e| of_set(number, e))?;
+        let (ip, range) = found;
         chosen.push(Choice { ip, range, set: number });
     }
     if !requested.is_empty() {
         let rest: String = requested.iter().map(|ip| format!(" {ip}")).collect();
         return Err(Error::internal(format!("failed to allocate all requested IPs:{rest}")));
     }
-    Ok(chosen)
+    Ok(Ok(chosen))
+}
+
+/// The error of an obstacle that stays one, with the reference's text.
+pub(crate) fn refusal(config: &Config, obstacle: &Obstacle, held: &impl Held) -> Error {
+    let text = |set: &usize| config.sets.get(*set).map(RangeSet::to_string).unwrap_or_default();
+    match obstacle {
+        Obstacle::Exhausted { set } => of_set(
+            *set,
+            Error::internal(format!("no IP addresses available in range set: {}", text(set))),
+        ),
+        Obstacle::Taken { set, ip } => {
+            let msg = format!("requested IP address {ip} is not available in range set {}", text(set));
+            of_set(*set, Error::internal(msg).with_details(held.holder(*ip)))
+        }
+    }
+}
+
+/// The first of the addresses that the set has and may give.
+fn preferred_of<'a>(
+    set: &'a RangeSet,
+    preferred: &[IpAddr],
+    held: &mut impl Held,
+) -> Result<Option<(IpAddr, &'a Range)>> {
+    for ip in preferred {
+        if let Ok(range) = check_requested(set, *ip)
+            && is_free(held, *ip)?
+        {
+            return Ok(Some((*ip, range)));
+        }
+    }
+    Ok(None)
+}
+
+fn is_free(held: &mut impl Held, ip: IpAddr) -> Result<bool> {
+    Ok(held.first_free(Family::of(ip), bits(ip)..=bits(ip))?.is_some())
 }
 
 /// Refuses a second allocation for an attachment that holds an address of a set already, unless it asks for another.
@@ -143,28 +199,19 @@ pub(crate) fn refuse_duplicate(config: &Config, attachment: &Attachment, own: &[
         let held = |found: &&Found| {
             found.content.claim(attachment) != Claim::None && found.ip.is_some_and(|ip| set.range_of(ip).is_some())
         };
-        if let Some((found, ip)) = own.iter().find(held).and_then(|found| Some((found, found.ip?))) {
+        // The lowest, so that the answer is always the same.
+        if let Some((ip, found)) = own
+            .iter()
+            .filter(held)
+            .filter_map(|found| Some((found.ip?, found)))
+            .min_by_key(|(ip, _)| *ip)
+        {
             let id = &attachment.container_id;
             let msg = format!("{ip} has been allocated to {id}, duplicate allocation is not allowed");
             return Err(of_set(number, Error::internal(msg).with_details(found.describe())));
         }
     }
     Ok(())
-}
-
-fn requested_from<'a>(set: &'a RangeSet, ip: IpAddr, held: &mut impl Held) -> Result<(IpAddr, &'a Range)> {
-    let range = check_requested(set, ip)?;
-    match held.first_free(set.family(), bits(ip)..=bits(ip))? {
-        Some(_) => Ok((ip, range)),
-        None => {
-            let msg = format!("requested IP address {ip} is not available in range set {set}");
-            Err(Error::internal(msg).with_details(held.holder(ip)))
-        }
-    }
-}
-
-fn exhausted(set: &RangeSet) -> Error {
-    Error::internal(format!("no IP addresses available in range set: {set}"))
 }
 
 fn of_set(number: usize, error: Error) -> Error {
@@ -224,7 +271,7 @@ mod tests {
             name: ip.to_string(),
             ip: Some(ip),
             content: Content::Owner(b"c".to_vec()),
-            since: None,
+            stamp: None,
         };
         taken.into_iter().map(found).collect()
     }

@@ -1,6 +1,6 @@
 //! STATUS: could an ADD have an address now?
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use cni_types::{Code, Error, NetworkName, Result};
@@ -9,10 +9,12 @@ use nix::fcntl::{AT_FDCWD, AtFlags};
 use nix::sys::statvfs::{FsFlags, statvfs};
 use nix::unistd::{AccessFlags, faccessat};
 
-use crate::config::Config;
-use crate::plan::{Taken, next_free};
+use crate::config::{Config, Reclaim};
+use crate::ledger::{Fate, Ledger};
+use crate::plan::{check_requested, next_free};
 use crate::range::{Family, RangeSet};
-use crate::store::Network;
+use crate::reservation::Content;
+use crate::store::{Found, Network};
 
 /// Tells whether an ADD could be served, without changing anything.
 ///
@@ -28,33 +30,57 @@ pub(crate) fn status(config: &Config, name: &NetworkName) -> Result<()> {
     };
     writable(&config.data_dir.join(name.as_str())).map_err(not_available)?;
     let network = Network::read_only(&config.data_dir, name).map_err(not_available)?;
-    let found = network
-        .map(|network| network.walk())
-        .transpose()
-        .map_err(not_available)?
-        .unwrap_or_default();
-    let mut taken = Taken::of(&found);
+    let mut ledger = network.map(Ledger::open);
 
-    let mut exhausted = BTreeSet::new();
-    let mut alive = BTreeSet::new();
+    let mut exhausted = BTreeMap::<Family, Vec<String>>::new();
+    let mut available = BTreeSet::new();
     for set in &config.sets {
-        let free = next_free(set, None, &mut taken)?;
-        if free.is_some() { &mut alive } else { &mut exhausted }.insert(set.family());
+        match ledger
+            .as_mut()
+            .map(|ledger| shortage(ledger, config, set))
+            .transpose()
+            .map_err(not_available)?
+            .flatten()
+        {
+            None if set.size() > 0 => drop(available.insert(set.family())),
+            None => exhausted
+                .entry(set.family())
+                .or_default()
+                .push(format!("{set}: no usable address")),
+            Some(counts) => exhausted.entry(set.family()).or_default().push(counts),
+        }
     }
-    let Some(family) = exhausted.difference(&alive).next() else {
+    exhausted.retain(|family, _| !available.contains(family));
+    let Some(counts) = exhausted.into_values().next() else {
         return Ok(());
     };
-    Err(Error::new(
-        Code::NOT_AVAILABLE,
-        format!("no IP addresses available on network {name}"),
-    )
-    .with_details(counts(&config.sets, *family)))
+    let msg = format!("no IP addresses available on network {name}");
+    Err(Error::new(Code::NOT_AVAILABLE, msg).with_details(counts.join("; ")))
 }
 
-fn counts(sets: &[RangeSet], family: Family) -> String {
-    let of_family = sets.iter().filter(|set| set.family() == family);
-    let count = |set: &RangeSet| format!("{set}: all {} in use", set.size());
-    of_family.map(count).collect::<Vec<_>>().join("; ")
+/// The numbers of a range set in which an ADD would find nothing, or `None` if it would.
+fn shortage(ledger: &mut Ledger, config: &Config, set: &RangeSet) -> Result<Option<String>> {
+    if next_free(set, None, &mut ledger.held())?.is_some() {
+        return Ok(None);
+    }
+    ledger.walk()?;
+    if next_free(set, None, &mut ledger.held())?.is_some() {
+        return Ok(None);
+    }
+    let in_set = |found: &Found| {
+        let usable = |ip| check_requested(set, ip).is_ok();
+        found.content != Content::Blank && found.ip.is_some_and(usable)
+    };
+    let held: Vec<Found> = ledger.walk()?.iter().filter(|found| in_set(found)).cloned().collect();
+    let reclaimable = |found: &Found| config.reclaim != Reclaim::Never && ledger.fate(found) != Fate::MayExist;
+    if held.iter().any(reclaimable) {
+        return Ok(None);
+    }
+    Ok(Some(format!(
+        "{set}: {} addresses, {} held, 0 that can be taken back",
+        set.size(),
+        held.len()
+    )))
 }
 
 /// Whether files could be made in a directory, or the directory itself.

@@ -1,16 +1,22 @@
 //! Reservations and cursors of a network.
 
-use std::fs::File;
+use std::fs::{DirBuilder, File, Metadata};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, Read};
 use std::net::IpAddr;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use cni_types::{Attachment, NetworkName, Result};
 use nix::dir::{Dir, Type};
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat};
-use nix::sys::stat::Mode;
+use nix::sys::stat::{Mode, futimens};
+use nix::sys::statfs::{
+    BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, F2FS_SUPER_MAGIC, FsType, OVERLAYFS_SUPER_MAGIC, TMPFS_MAGIC, fstatfs,
+};
+use nix::sys::time::TimeSpec;
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use super::failed;
@@ -22,12 +28,30 @@ use crate::time;
 /// More is no owner: what follows is not read.
 const OWNER_LIMIT: u64 = 64 << 10;
 
+/// File systems of one machine alone, whose directories change their time with their entries.
+const LOCAL: [FsType; 7] = [
+    EXT4_SUPER_MAGIC,
+    XFS_SUPER_MAGIC,
+    BTRFS_SUPER_MAGIC,
+    TMPFS_MAGIC,
+    OVERLAYFS_SUPER_MAGIC,
+    F2FS_SUPER_MAGIC,
+    ZFS_SUPER_MAGIC,
+];
+
+/// `XFS_SB_MAGIC` of the kernel's fs/xfs.
+const XFS_SUPER_MAGIC: FsType = FsType(0x5846_5342);
+
+/// `ZFS_SUPER_MAGIC` of OpenZFS.
+const ZFS_SUPER_MAGIC: FsType = FsType(0x2fc1_2fc1);
+
 /// A network's directory, locked until it is dropped.
 pub(crate) struct Network {
     path: PathBuf,
     locked: Locked,
-    /// For temporary files. On the same file system as the directory.
+    /// Our own directory beside it, on the same file system.
     scratch: Option<File>,
+    writable: bool,
 }
 
 /// A file of the directory that may be a reservation.
@@ -39,14 +63,55 @@ pub(crate) struct Found {
     pub(crate) ip: Option<IpAddr>,
     /// What it says.
     pub(crate) content: Content,
-    /// When it was written.
-    pub(crate) since: Option<SystemTime>,
+    /// Which file it is, unless it could not be looked at.
+    pub(crate) stamp: Option<Stamp>,
+}
+
+/// A point in time as the file system has it, since 1970.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Time {
+    pub(crate) seconds: i64,
+    pub(crate) nanoseconds: u32,
+}
+
+/// A file, and its state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Stamp {
+    pub(crate) inode: u64,
+    /// When its content was written.
+    pub(crate) modified: Time,
+    /// When anything about it changed; nobody can set this at will.
+    pub(crate) changed: Time,
+}
+
+/// A directory, and which state of it: see [`Network::stamp`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct DirectoryStamp {
+    pub(crate) device: u64,
+    pub(crate) inode: u64,
+    pub(crate) modified: Time,
+}
+
+impl Stamp {
+    pub(super) fn of(metadata: &Metadata) -> Stamp {
+        let time = |seconds, nanoseconds| Time {
+            seconds,
+            nanoseconds: u32::try_from(nanoseconds).unwrap_or_default(),
+        };
+        Stamp {
+            inode: metadata.ino(),
+            modified: time(metadata.mtime(), metadata.mtime_nsec()),
+            changed: time(metadata.ctime(), metadata.ctime_nsec()),
+        }
+    }
 }
 
 impl Found {
     /// Who holds it since when, for people.
     pub(crate) fn describe(&self) -> String {
-        let since = self.since.map(|since| format!(" since {}", time::utc(since)));
+        let since = self
+            .stamp
+            .map(|stamp| format!(" since {}", time::utc(stamp.modified.seconds)));
         format!(
             "{} is held by {}{}",
             self.name,
@@ -65,15 +130,6 @@ pub(crate) struct Reserved {
     cursors: Vec<(String, Option<String>, String)>,
 }
 
-/// What became of a file that was to be removed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Released {
-    /// It is gone now.
-    Removed,
-    /// It was not there.
-    Absent,
-}
-
 impl Network {
     /// Opens and locks the directory, which is made if need be.
     ///
@@ -83,8 +139,13 @@ impl Network {
         let path = data_dir.join(name.as_str());
         loop {
             if let Some(locked) = lock(&path, Access::Create)? {
-                let scratch = Some(scratch(data_dir, name, &locked.dir)?);
-                return Ok(Network { path, locked, scratch });
+                let scratch = scratch(data_dir, name, &locked.dir, true)?;
+                return Ok(Network {
+                    path,
+                    locked,
+                    scratch,
+                    writable: true,
+                });
             }
         }
     }
@@ -94,13 +155,7 @@ impl Network {
     /// # Errors
     /// It cannot be opened or locked.
     pub(crate) fn existing(data_dir: &Path, name: &NetworkName) -> Result<Option<Network>> {
-        let path = data_dir.join(name.as_str());
-        let locked = lock(&path, Access::Existing)?;
-        Ok(locked.map(|locked| Network {
-            path,
-            locked,
-            scratch: None,
-        }))
+        Network::open(data_dir, name, Access::Existing)
     }
 
     /// Like [`Network::existing`], to read only: not even a lock file is made.
@@ -108,13 +163,31 @@ impl Network {
     /// # Errors
     /// It cannot be opened or locked.
     pub(crate) fn read_only(data_dir: &Path, name: &NetworkName) -> Result<Option<Network>> {
+        Network::open(data_dir, name, Access::Read)
+    }
+
+    fn open(data_dir: &Path, name: &NetworkName, access: Access) -> Result<Option<Network>> {
         let path = data_dir.join(name.as_str());
-        let locked = lock(&path, Access::Read)?;
-        Ok(locked.map(|locked| Network {
+        let Some(locked) = lock(&path, access)? else {
+            return Ok(None);
+        };
+        let writable = access != Access::Read;
+        // Without it there is no cache, which a release can do without, on a full disk above all.
+        let scratch = scratch(data_dir, name, &locked.dir, writable).unwrap_or_else(|e| {
+            log::debug!("{e}");
+            None
+        });
+        Ok(Some(Network {
             path,
             locked,
-            scratch: None,
+            scratch,
+            writable,
         }))
+    }
+
+    /// Whether it was opened to write.
+    pub(crate) fn is_writable(&self) -> bool {
+        self.writable
     }
 
     /// Reads the whole directory. Files that hold no owner are reported on the way.
@@ -129,9 +202,8 @@ impl Network {
         for entry in dir.iter() {
             let entry = entry.map_err(in_walk)?;
             let Ok(name) = entry.file_name().to_str() else { continue };
-            let ip: Option<IpAddr> = name.parse().ok();
-            let is_ours = name == "lock" || name.starts_with(CURSOR) || name == "." || name == "..";
-            if is_ours || (ip.is_none() && entry.file_type() == Some(Type::Directory)) {
+            let is_no_reservation = name == "lock" || name.starts_with(CURSOR) || name == "." || name == "..";
+            if is_no_reservation || (address_of(name).is_none() && entry.file_type() == Some(Type::Directory)) {
                 continue;
             }
             found.extend(self.read(name)?);
@@ -144,8 +216,8 @@ impl Network {
     /// # Errors
     /// None today; a file that cannot be read is [`Content::Unreadable`].
     pub(crate) fn read(&self, name: &str) -> Result<Option<Found>> {
-        let (content, since) = match self.read_file(name) {
-            Ok((bytes, since)) => (Content::of(&bytes), since),
+        let (content, stamp) = match self.read_file(name) {
+            Ok((bytes, stamp)) => (Content::of(&bytes), Some(stamp)),
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(e) => {
                 log::warn!("{}: {e}: the address counts as taken", self.path.join(name).display());
@@ -160,13 +232,13 @@ impl Network {
         }
         Ok(Some(Found {
             name: name.to_owned(),
-            ip: name.parse().ok(),
+            ip: address_of(name),
             content,
-            since,
+            stamp,
         }))
     }
 
-    fn read_file(&self, name: &str) -> io::Result<(Vec<u8>, Option<SystemTime>)> {
+    fn read_file(&self, name: &str) -> io::Result<(Vec<u8>, Stamp)> {
         // Non-blocking: a FIFO must not hang the runtime.
         let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
         let file = File::from(openat(&self.locked.dir, name, flags, Mode::empty())?);
@@ -176,7 +248,7 @@ impl Network {
         }
         let mut bytes = Vec::new();
         file.take(OWNER_LIMIT).read_to_end(&mut bytes)?;
-        Ok((bytes, metadata.modified().ok()))
+        Ok((bytes, Stamp::of(&metadata)))
     }
 
     /// The address that a range set gave last. What cannot be read is none: the search then starts at the beginning.
@@ -191,9 +263,16 @@ impl Network {
 
     /// Reserves the addresses, each with the number of its range set, and moves the cursors there: all or nothing.
     ///
+    /// `before` hears of each file before anybody can see it.
+    ///
     /// # Errors
     /// Nothing was reserved then, and the cursors are as they were.
-    pub(crate) fn reserve(&self, attachment: &Attachment, chosen: &[(usize, IpAddr)]) -> Result<Reserved> {
+    pub(crate) fn reserve(
+        &self,
+        attachment: &Attachment,
+        chosen: &[(usize, IpAddr)],
+        mut before: impl FnMut(IpAddr, &Stamp),
+    ) -> Result<Reserved> {
         let scratch = self.scratch.as_ref().unwrap_or(&self.locked.dir);
         let text = owner_text(&attachment.container_id, &attachment.ifname);
         let in_ = |what: &str, name: &str| format!("{what} {}", self.path.join(name).display());
@@ -209,6 +288,7 @@ impl Network {
         for (at, (set, ip)) in chosen.iter().enumerate() {
             let name = ip.to_string();
             let file = prepare(&self.locked.dir, scratch, at, &text).map_err(|e| failed(in_("reserve", &name), e))?;
+            before(*ip, &file.stamp().map_err(|e| failed(in_("reserve", &name), e))?);
             files.push((name, file));
             let name = cursor_name(*set);
             let before = self.cursor_text(&name);
@@ -284,14 +364,61 @@ impl Network {
         }
     }
 
+    /// The directory's present state, if that can tell whether anything changed since it was [sealed](Network::seal).
+    ///
+    /// Every file that appears in or disappears from a directory gives it a new time of modification. Both of its times
+    /// are then the same, while after `seal` they differ; so no change can look like a seal, however coarse the
+    /// clock or whatever it was set to meanwhile.
+    pub(crate) fn stamp(&self) -> Option<DirectoryStamp> {
+        if !self.is_local() {
+            return None;
+        }
+        let metadata = self.locked.dir.metadata().ok()?;
+        let Stamp {
+            inode,
+            modified,
+            changed,
+        } = Stamp::of(&metadata);
+        (modified != changed).then_some(DirectoryStamp {
+            device: metadata.dev(),
+            inode,
+            modified,
+        })
+    }
+
+    /// Gives the directory a time of modification that it can have from nowhere else: the present second and a random
+    /// fraction. `None` where the file system does not keep that.
+    pub(crate) fn seal(&self) -> Option<DirectoryStamp> {
+        if !self.is_local() {
+            return None;
+        }
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let seconds = i64::try_from(now.as_secs()).ok()?;
+        let random = RandomState::new().build_hasher().finish();
+        let nanoseconds = u32::try_from(random % 1_000_000_000).ok()?;
+        let wanted = Time { seconds, nanoseconds };
+        let omit = TimeSpec::UTIME_OMIT;
+        futimens(&self.locked.dir, &omit, &TimeSpec::new(seconds, nanoseconds.into())).ok()?;
+        self.stamp().filter(|stamp| stamp.modified == wanted)
+    }
+
+    /// Whether the directory is on a file system of this machine alone, of a kind known to keep times exactly.
+    pub(crate) fn is_local(&self) -> bool {
+        fstatfs(&self.locked.dir).is_ok_and(|stat| LOCAL.contains(&stat.filesystem_type()))
+    }
+
+    /// The directory of ours beside it, where it could be made.
+    pub(crate) fn scratch(&self) -> Option<&File> {
+        self.scratch.as_ref()
+    }
+
     /// Removes a reservation's file.
     ///
     /// # Errors
     /// It is still there.
-    pub(crate) fn release(&self, name: &str) -> Result<Released> {
+    pub(crate) fn release(&self, name: &str) -> Result<()> {
         match unlinkat(&self.locked.dir, name, UnlinkatFlags::NoRemoveDir) {
-            Ok(()) => Ok(Released::Removed),
-            Err(Errno::ENOENT) => Ok(Released::Absent),
+            Ok(()) | Err(Errno::ENOENT) => Ok(()),
             Err(e) => Err(failed(format_args!("release {}", self.path.join(name).display()), e)),
         }
     }
@@ -312,31 +439,33 @@ impl Reserved {
 
 const CURSOR: &str = "last_reserved_ip.";
 
+/// The address that a file name spells in exactly the form in which both suites write it.
+fn address_of(name: &str) -> Option<IpAddr> {
+    name.parse().ok().filter(|ip: &IpAddr| ip.to_string() == name)
+}
+
 fn cursor_name(set: usize) -> String {
     format!("{CURSOR}{set}")
 }
 
-/// The directory for temporary files, on the file system of the network's: renaming works within one only.
-fn scratch(data_dir: &Path, name: &NetworkName, dir: &File) -> Result<File> {
-    use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+/// Our own directory, which is made if need be. One on another file system than the network's is none: files are renamed
+/// from here to there.
+fn scratch(data_dir: &Path, name: &NetworkName, dir: &File, create: bool) -> Result<Option<File>> {
     let path = data_dir.join(".ferrule").join(name.as_str());
     let in_create = |e: io::Error| failed(format_args!("create {}", path.display()), e);
     let scratch = match open_directory(&path) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => {
-            std::fs::DirBuilder::new()
+        Err(e) if e.kind() == io::ErrorKind::NotFound && create => {
+            DirBuilder::new()
                 .recursive(true)
                 .mode(0o755)
                 .create(&path)
                 .map_err(in_create)?;
             open_directory(&path)
         }
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
         opened => opened,
     };
     let scratch = scratch.map_err(in_create)?;
     let device = |dir: &File| dir.metadata().map(|metadata| metadata.dev()).map_err(in_create);
-    if device(&scratch)? == device(dir)? {
-        Ok(scratch)
-    } else {
-        dir.try_clone().map_err(in_create)
-    }
+    Ok((device(&scratch)? == device(dir)?).then_some(scratch))
 }

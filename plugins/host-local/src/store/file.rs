@@ -9,6 +9,8 @@ use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, openat, renameat};
 use nix::sys::stat::{Mode, fstatat};
 use nix::unistd::{UnlinkatFlags, linkat, unlinkat};
 
+use super::Stamp;
+
 /// A file with its content, ready to be linked into place. What is not linked disappears, at the latest with the next
 /// one prepared under the same number.
 pub(super) enum Prepared<'a> {
@@ -50,6 +52,18 @@ fn write_named(scratch: &File, name: &str, content: &str) -> io::Result<()> {
 }
 
 impl Prepared<'_> {
+    /// Which file it is.
+    pub(super) fn stamp(&self) -> io::Result<Stamp> {
+        match self {
+            Prepared::Unnamed(file) => file.metadata(),
+            Prepared::Named { scratch, name } => {
+                let flags = OFlag::O_PATH | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
+                File::from(openat(*scratch, name.as_str(), flags, Mode::empty())?).metadata()
+            }
+        }
+        .map(|metadata| Stamp::of(&metadata))
+    }
+
     /// Gives the file its name in `dir`.
     ///
     /// # Errors

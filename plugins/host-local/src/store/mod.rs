@@ -18,7 +18,7 @@ use std::io;
 
 use cni_types::{Code, Error};
 
-pub(crate) use directory::{Found, Network};
+pub(crate) use directory::{DirectoryStamp, Found, Network, Reserved, Stamp, Time};
 
 /// An operation on a file of the network's that failed.
 fn failed(what: impl std::fmt::Display, error: impl Into<io::Error>) -> Error {

@@ -1,0 +1,184 @@
+//! What we remember beside the files: it makes an ADD or DEL cost the same whatever the number of addresses held.
+//!
+//! Everything here can be lost at any time. It lies in `<dataDir>/.ferrule/<network>/`:
+//!
+//! - [`owners`](owners): which addresses an owner holds;
+//! - `held.<family>.<prefix>`, see [`chunk`]: which of 65,536 neighbouring addresses are held, and for each who was there when
+//!   its reservation was made ([`Record`]).
+//!
+//! # How it knows that it is current
+//!
+//! When we are done with a change, still under the lock, the directory gets a time of modification that it can have from
+//! nowhere else, and the header of `owners` the same ([`Network::seal`](crate::store::Network::seal) says why no change by others can
+//! go unseen). The cache is used only where both agree, for the same directory by device and inode. Another suite that
+//! made or removed a file, a removed and remade directory, a restored backup, and a process of ours that was killed after
+//! its first change and before its last: all leave another time, and the next call reads the directory and makes the cache anew.
+//!
+//! A file that was overwritten where it lay is not seen this way. So what the cache says is still compared: an owner is
+//! read before his address is released, an address is given by making a file that must not exist, a range is
+//! exhausted only if the directory says so, and an owner whom a DEL does not find is looked for in the directory.
+//!
+//! A [`Record`] says itself which file it is about, so it outlives the rest of the cache.
+
+mod bytes;
+mod chunk;
+mod owners;
+mod record;
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+
+use nix::dir::Dir;
+use nix::fcntl::OFlag;
+use nix::sys::stat::Mode;
+use nix::unistd::{UnlinkatFlags, unlinkat};
+
+use crate::identity::Here;
+use crate::range::{Bits, Family, bits};
+use crate::reservation::Content;
+use crate::store::{DirectoryStamp, Found};
+use chunk::{Chunk, ChunkKey};
+use owners::{Owners, Tag};
+pub(crate) use record::Record;
+
+/// The cache of a network, right for the present state of its directory as long as every change is told to it.
+pub(crate) struct Cache {
+    directory: File,
+    owners: Owners,
+    chunks: BTreeMap<ChunkKey, Chunk>,
+}
+
+impl Cache {
+    /// Opens the cache if it is current. An error is as good as none.
+    pub(crate) fn open_current(directory: &File, stamp: &DirectoryStamp) -> io::Result<Option<Cache>> {
+        let Some(owners) = Owners::open_current(directory, stamp)? else {
+            return Ok(None);
+        };
+        Ok(Some(Cache {
+            directory: directory.try_clone()?,
+            owners,
+            chunks: BTreeMap::new(),
+        }))
+    }
+
+    /// Makes the cache anew from what the directory holds. Records of files that are still the same stay; reservations
+    /// that we know nothing about are noted as seen in this boot.
+    pub(crate) fn rebuild(directory: &File, found: &[Found], here: &Here) -> io::Result<Cache> {
+        let mut entries = Vec::with_capacity(found.len());
+        let mut flagged = Vec::new();
+        let mut chunks = BTreeMap::<ChunkKey, Vec<&Found>>::new();
+        for reservation in found.iter().filter(|found| found.content != Content::Blank) {
+            match (&reservation.content, reservation.ip) {
+                (Content::Owner(owner), Some(ip)) => entries.push((Tag::of(owner), ip)),
+                (Content::Owner(owner), None) => flagged.push(Tag::of(owner)),
+                _ => {}
+            }
+            if let Some(ip) = reservation.ip {
+                chunks.entry(key(ip)).or_default().push(reservation);
+            }
+        }
+        remove_other_chunks(directory, &chunks)?;
+        for (key, reservations) in &chunks {
+            let mut chunk = Chunk::open(directory, *key, true)?;
+            chunk.set_all(reservations.iter().filter_map(|found| found.ip).map(bits))?;
+            for (ip, stamp) in reservations.iter().filter_map(|found| found.ip.zip(found.stamp)) {
+                if !chunk.record(bits(ip))?.is_some_and(|record| record.is_about(&stamp)) {
+                    chunk.set_record(bits(ip), &Record::seen(&stamp, *here))?;
+                }
+            }
+        }
+        let owners = Owners::create(directory, &entries, &flagged)?;
+        Ok(Cache {
+            directory: directory.try_clone()?,
+            owners,
+            chunks: BTreeMap::new(),
+        })
+    }
+
+    /// The addresses of an owner by the text in their files, or `None` where only the directory knows.
+    pub(crate) fn addresses_of(&self, owner: &[u8]) -> io::Result<Option<Vec<IpAddr>>> {
+        self.owners.find(Tag::of(owner))
+    }
+
+    /// The lowest address between two that is not held.
+    pub(crate) fn first_free(&mut self, family: Family, within: RangeInclusive<Bits>) -> io::Result<Option<Bits>> {
+        let (mut from, to) = within.into_inner();
+        loop {
+            let key = ChunkKey::of(family, from);
+            let last = key.last().min(to);
+            if let Some(free) = self.chunk(key, false)?.first_free(from, last) {
+                return Ok(Some(free));
+            }
+            if last == to {
+                return Ok(None);
+            }
+            from = last + 1;
+        }
+    }
+
+    /// What is known about an address, if anything; it may be about another file.
+    pub(crate) fn record(&mut self, ip: IpAddr) -> io::Result<Option<Record>> {
+        self.chunk(key(ip), false)?.record(bits(ip))
+    }
+
+    /// The same without a cache that is current.
+    pub(crate) fn record_in(directory: &File, ip: IpAddr) -> io::Result<Option<Record>> {
+        Chunk::open(directory, key(ip), false)?.record(bits(ip))
+    }
+
+    /// Writes down what is known about an address.
+    pub(crate) fn set_record(&mut self, ip: IpAddr, record: &Record) -> io::Result<()> {
+        self.chunk(key(ip), true)?.set_record(bits(ip), record)
+    }
+
+    /// Notes that an address is held now.
+    pub(crate) fn insert(&mut self, ip: IpAddr, owner: &[u8]) -> io::Result<()> {
+        self.chunk(key(ip), true)?.set(bits(ip), true)?;
+        self.owners.insert(&self.directory, Tag::of(owner), ip)
+    }
+
+    /// Notes that an address is free now.
+    pub(crate) fn remove(&mut self, ip: IpAddr, owner: &[u8]) -> io::Result<()> {
+        self.chunk(key(ip), false)?.set(bits(ip), false)?;
+        self.owners.remove(Tag::of(owner), ip)
+    }
+
+    /// Says that all changes up to this state of the directory have been told.
+    pub(crate) fn seal(&self, stamp: &DirectoryStamp) -> io::Result<()> {
+        self.owners.seal(stamp)
+    }
+
+    fn chunk(&mut self, key: ChunkKey, create: bool) -> io::Result<&mut Chunk> {
+        use std::collections::btree_map::Entry;
+        match self.chunks.entry(key) {
+            Entry::Occupied(mut open) => {
+                if create && !open.get().has_file() {
+                    open.insert(Chunk::open(&self.directory, key, true)?);
+                }
+                Ok(open.into_mut())
+            }
+            Entry::Vacant(place) => Ok(place.insert(Chunk::open(&self.directory, key, create)?)),
+        }
+    }
+}
+
+fn key(ip: IpAddr) -> ChunkKey {
+    ChunkKey::of(Family::of(ip), bits(ip))
+}
+
+/// Removes the files of chunks in which nothing is held any more.
+fn remove_other_chunks(directory: &File, chunks: &BTreeMap<ChunkKey, Vec<&Found>>) -> io::Result<()> {
+    let keep: std::collections::BTreeSet<String> = chunks.keys().map(ChunkKey::file_name).collect();
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    for entry in Dir::openat(directory, ".", flags, Mode::empty())?.iter() {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy();
+        if name.starts_with(chunk::PREFIX) && !keep.contains(name.as_ref()) {
+            unlinkat(directory, name.as_ref(), UnlinkatFlags::NoRemoveDir)?;
+        }
+    }
+    Ok(())
+}
