@@ -20,8 +20,9 @@ fn check(attachment: &Attachment, published: &Published) -> cni_types::Result<()
     portmap::check(Backend::Nftables, attachment, published)
 }
 
+#[track_caller]
 fn del(attachment: &Attachment) {
-    portmap::del(attachment, &Hints::default()).unwrap();
+    assert_eq!(portmap::del(attachment, &Hints::default()), Ok(()));
 }
 
 fn listing(w: &World) -> String {
@@ -32,7 +33,7 @@ fn listing(w: &World) -> String {
 #[track_caller]
 fn assert_nothing_is_left(w: &World) {
     let listing = listing(w);
-    for trace in ["elements", "snat4-", "snat6-", "masq4-", "masq6-"] {
+    for trace in ["elements", "conditions-", "snat4-", "snat6-", "masq4-", "masq6-"] {
         assert!(!listing.contains(trace), "{trace} in\n{listing}");
     }
 }
@@ -409,6 +410,68 @@ fn overlapping_ranges_of_one_attachment_are_refused_before_anything_is_written()
     });
 }
 
+fn conditional(last: u8, mappings: &[Mapping], conditions: &[&str]) -> Published {
+    Published {
+        conditions_v4: conditions.iter().map(ToString::to_string).collect(),
+        ..published(last, mappings)
+    }
+}
+
+#[test]
+fn conditions_that_nft_refuses_leave_nothing() {
+    world(|w| {
+        let c1 = attachment("net", "c1", "eth0");
+        let error = add(&c1, &conditional(2, &[tcp(8080, 80)], &["no", "such", "thing"])).unwrap_err();
+        assert!(error.msg.contains("nft refuses conditions"), "{error}");
+        assert_nothing_is_left(w);
+        let error = add(&c1, &conditional(2, &[tcp(8080, 80)], &["accept;", "flush ruleset"])).unwrap_err();
+        assert_eq!(error.code, Code::INVALID_CONFIG);
+    });
+}
+
+#[test]
+fn rules_with_conditions_are_replaced_compared_and_removed() {
+    world(|w| {
+        let c1 = attachment("net", "c1", "eth0");
+        let mappings = [
+            tcp(8080, 80),
+            range((100, 110), (100, 110)),
+            mapping(Protocol::Udp, Some("198.51.100.1"), 53, 53),
+        ];
+        let wanted = conditional(2, &mappings, &["ip saddr != { 192.0.2.1, 192.0.2.2 }"]);
+        add(&c1, &wanted).unwrap();
+        add(&c1, &wanted).unwrap();
+        check(&c1, &wanted).unwrap();
+        let listing = listing(w);
+        for line in [
+            "ip saddr != { 192.0.2.1, 192.0.2.2 } tcp dport 8080 dnat ip to 10.1.0.2:80",
+            "tcp dport 100-110 dnat ip to 10.1.0.2",
+            "ip daddr 198.51.100.1 udp dport 53 dnat ip to 10.1.0.2:53",
+            "tcp . 8080 comment",
+        ] {
+            assert_eq!(listing.matches(line).count(), 1, "{line} in\n{listing}");
+        }
+        assert_eq!(listing.matches("jump conditions-").count(), 1, "{listing}");
+        for other in [
+            conditional(2, &[tcp(8080, 81)], &["ip saddr 192.0.2.1"]),
+            conditional(3, &mappings, &["ip saddr 192.0.2.1"]),
+            published(2, &mappings),
+        ] {
+            assert!(check(&c1, &other).is_err(), "{other:?}");
+        }
+        w.sh("nft flush chain inet ferrule_portmap $(nft list chains | grep -o 'conditions-[0-9a-f]*')");
+        assert!(check(&c1, &wanted).is_err(), "as if ADD had died before nft was done");
+        del(&c1);
+        assert_nothing_is_left(w);
+
+        add(&c1, &wanted).unwrap();
+        let plain = published(2, &mappings);
+        add(&c1, &plain).unwrap();
+        check(&c1, &plain).unwrap();
+        assert!(!w.sh("nft list ruleset").contains("conditions-"));
+    });
+}
+
 /// As `nft` lists what the reference suite 1.9.1 writes for container c1.
 const REFERENCE: &str = r#"
 table inet cni_plugins_masquerade {
@@ -439,7 +502,7 @@ table ip6 cni_hostport {
 
 fn load_reference(w: &World) {
     let file = w.tmp().join("reference.nft");
-    std::fs::write(&file, REFERENCE).unwrap();
+    assert!(std::fs::write(&file, REFERENCE).is_ok());
     w.sh(&format!("nft -f {}", file.display()));
 }
 

@@ -242,3 +242,28 @@ fn a_udp_client_that_goes_on_sending_finds_the_next_container() {
         assert_eq!(ask_udp(&early, true), Some(format!("b {OUTSIDE}")));
     });
 }
+
+#[test]
+fn conditions_are_for_their_own_mappings() {
+    world(|w| {
+        build(w);
+        serve("a", 80);
+        serve("b", 80);
+        let conditions_v4 = vec![format!("ip saddr != {OUTSIDE}")];
+        let guarded = Published {
+            conditions_v4,
+            ..published(2, &[tcp(8080, 80)])
+        };
+        publish(&attachment("net", "c1", "eth0"), &guarded);
+        publish(&attachment("other", "c2", "eth0"), &published(3, &[tcp(9090, 80)]));
+        assert!(is_deaf(Some("outside"), NODE, 8080));
+        assert_eq!(
+            ask(Some("outside"), NODE6, 8080),
+            Some(format!("a {OUTSIDE6}")),
+            "IPv6 has none"
+        );
+        assert_eq!(ask(None, NODE, 8080), Some(format!("a {NODE}")));
+        assert_eq!(ask(None, "127.0.0.1", 8080), Some(format!("a {GATEWAY}")));
+        assert_eq!(ask(Some("outside"), NODE, 9090), Some(format!("b {OUTSIDE}")));
+    });
+}

@@ -6,11 +6,11 @@ use cni_types::{Attachment, ContainerId, Error, IfName, NetworkName, Result};
 use nft::{Connection, Element, Value, Verdict};
 
 use super::draft::{Draft, SharedChain, owner_of, waiting, write_record};
-use super::kernel_error;
 use super::layout::{Layout, verify_chain};
 use super::owner::Owner;
 use super::record::{FIRST_CHUNKS, Holding, OWNERS, Record, count, key};
 use super::transaction::transact;
+use super::{conditions, kernel_error};
 use crate::portmap::OnConflict;
 use crate::sweep::together;
 
@@ -37,19 +37,24 @@ impl Claim {
 pub(super) struct Entry<'a> {
     pub(super) attachment: &'a Attachment,
     pub(super) claims: Vec<Claim>,
-    pub(super) has_conditions: bool,
+    /// Mappings that rules with conditions stand for, and no elements: noted in the record alone.
+    pub(super) conditional: Vec<Holding>,
     pub(super) netns: Option<String>,
     pub(super) netns_exists: fn(&str) -> bool,
     pub(super) on_conflict: OnConflict,
 }
 
 impl Entry<'_> {
+    fn holdings(&self) -> impl Iterator<Item = &Holding> {
+        self.claims.iter().map(|claim| &claim.holding).chain(&self.conditional)
+    }
+
     fn record(&self) -> Record {
         Record {
             attachment: self.attachment.clone(),
             netns: self.netns.clone(),
-            has_conditions: self.has_conditions,
-            holdings: self.claims.iter().map(|claim| claim.holding.clone()).collect(),
+            has_conditions: !self.conditional.is_empty(),
+            holdings: self.holdings().cloned().collect(),
         }
     }
 }
@@ -76,6 +81,7 @@ impl<'a> Ledger<'a> {
             layout.ensure(connection, batch)?;
             let (old, chunks) = own_record(connection, layout, entry.attachment)?.unzip();
             let record = entry.record();
+            let had_conditions = old.as_ref().is_some_and(|record| record.has_conditions);
             let old = old.map(|record| record.holdings).unwrap_or_default();
             let touched = old.iter().chain(&record.holdings).cloned();
             let mut draft = Draft::read(layout, connection, touched)?;
@@ -91,6 +97,11 @@ impl<'a> Ledger<'a> {
                 draft.claim(entry, claim)?;
             }
             draft.write(batch)?;
+            match record.has_conditions {
+                true => conditions::prepare(connection, &layout.table, entry.attachment, batch)?,
+                false if had_conditions => conditions::remove(connection, &layout.table, entry.attachment, batch)?,
+                false => {}
+            }
             write_record(layout, &chunks.unwrap_or_default(), Some(&record), batch);
             Ok(())
         })
@@ -111,6 +122,9 @@ impl<'a> Ledger<'a> {
                 draft.release(Owner::of(attachment), holding)?;
             }
             draft.write(batch)?;
+            if record.has_conditions {
+                conditions::remove(connection, &layout.table, attachment, batch)?;
+            }
             write_record(layout, &chunks, None, batch);
             Ok(Some(record))
         })

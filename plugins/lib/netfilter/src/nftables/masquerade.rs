@@ -106,7 +106,7 @@ fn entry<'a>(attachment: &'a Attachment, masquerade: &Masquerade) -> Entry<'a> {
             .into_iter()
             .map(|address| claim(*address, &masquerade.exclude))
             .collect(),
-        has_conditions: false,
+        conditional: Vec::new(),
         netns: None,
         netns_exists: |_| true,
         on_conflict: OnConflict::Refuse,

@@ -7,6 +7,7 @@
 //!
 //! What the reference suite's nftables backend left is removed, never written ([`reference`]).
 
+mod conditions;
 mod draft;
 mod layout;
 mod ledger;

@@ -1,0 +1,80 @@
+//! Published ports in nf_tables.
+//!
+//! ```text
+//! table inet ferrule_portmap {
+//!   chain prerouting, output    fib daddr type local goto ports
+//!   chain ports                 conditions, then one look-up per map: a given hostIP before any, a single port before a range
+//!   chain snat                  ct status dnat: what was redirected to a container in snat4 or snat6 goes to its chain
+//!   chain snat4-<hash> ...      from 127.0.0.0/8 or the container's own subnet: masquerade
+//!   chain martians              nothing from outside claims to come from, or wants to go to, 127.0.0.0/8
+//! }
+//! ```
+//!
+//! Only connections to the node's own addresses are ever looked up, so that a port of the same number on another
+//! container, or on a machine behind the node, is out of reach of a mapping.
+
+mod claims;
+mod table;
+
+use std::collections::BTreeSet;
+
+use cni_types::{Attachment, ContainerId, IfName, NetworkName, Result};
+
+use self::table::layout;
+use super::ledger::{Entry, Ledger};
+use super::{conditions, reference};
+use crate::conntrack;
+use crate::portmap::{Hints, Published};
+use crate::sweep::together;
+
+fn entry<'a>(attachment: &'a Attachment, published: &Published) -> Result<Entry<'a>> {
+    conditions::validate(published)?;
+    Ok(Entry {
+        attachment,
+        claims: claims::claims(published)?,
+        conditional: claims::conditional(published),
+        netns: published.netns.clone(),
+        netns_exists: published.netns_exists,
+        on_conflict: published.on_conflict,
+    })
+}
+
+/// See [`crate::portmap::add`].
+pub(crate) fn add(attachment: &Attachment, published: &Published) -> Result<()> {
+    let (layout, entry) = (layout(), entry(attachment, published)?);
+    let mut ledger = Ledger::open(&layout)?;
+    ledger.put(&entry)?;
+    if entry.conditional.is_empty() {
+        return Ok(());
+    }
+    conditions::write(&layout.table, attachment, published).inspect_err(|_| {
+        if let Err(error) = ledger.release(attachment) {
+            log::warn!("{attachment}: {error}");
+        }
+    })
+}
+
+/// See [`crate::portmap::check`].
+pub(crate) fn check(attachment: &Attachment, published: &Published) -> Result<()> {
+    let (layout, entry) = (layout(), entry(attachment, published)?);
+    Ledger::open(&layout)?.verify(&entry)?;
+    match entry.conditional.is_empty() {
+        true => Ok(()),
+        false => conditions::verify(&layout.table, attachment, published),
+    }
+}
+
+/// See [`crate::portmap::del`].
+pub(crate) fn del(attachment: &Attachment, hints: &Hints) -> Result<()> {
+    let layout = layout();
+    let ours = Ledger::open(&layout).and_then(|mut ledger| ledger.release(attachment));
+    let ours = ours.and_then(|record| conntrack::flush_udp(&claims::udp_ports(record.as_slice())));
+    together([ours, reference::del_portmap(attachment, hints)])
+}
+
+/// See [`crate::portmap::gc`].
+pub(crate) fn gc(network: &NetworkName, valid: &BTreeSet<(ContainerId, IfName)>) -> Result<()> {
+    let layout = layout();
+    let released = Ledger::open(&layout)?.collect(network, valid)?;
+    conntrack::flush_udp(&claims::udp_ports(&released))
+}
