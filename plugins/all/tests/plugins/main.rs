@@ -4,4 +4,6 @@
 mod bridge;
 mod loopback;
 mod portmap;
+mod protocol;
+mod reference;
 mod suite;
