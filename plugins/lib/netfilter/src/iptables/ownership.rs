@@ -156,8 +156,12 @@ fn replace(edit: &mut Edit, family: Family, record: &Record, ifname: &IfName, fe
     }
     for w in wanted {
         // Also what nobody has recorded: the reference's, or our own of a call that was killed.
-        if !is_shared(record, ifname, feature, family, &w.chain, &w.rule) {
-            edit.remove_rule(&w.chain, &w.rule);
+        let is_alike = |rule: &&Rule| w.base.as_ref().map_or(**rule == w.rule, |base| rule.covers(base));
+        let alike: Vec<Rule> = edit.table().rules(&w.chain).iter().filter(is_alike).cloned().collect();
+        for rule in alike {
+            if !is_shared(record, ifname, feature, family, &w.chain, &rule) {
+                edit.remove_rule(&w.chain, &rule);
+            }
         }
     }
     for w in wanted.iter().filter(|w| w.first).rev() {

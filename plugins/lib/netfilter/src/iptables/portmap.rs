@@ -252,21 +252,21 @@ pub(crate) fn check(attachment: &Attachment, published: &Published) -> Result<()
 /// The first rule that ADD would write and that is not there.
 fn missing(seen: &Saved, attachment: &Attachment, published: &Published, family: Family) -> Option<(String, Rule)> {
     let shared = hooks(published).into_iter().flat_map(|hook| hook.rules);
-    let entries = entries(attachment, published, family).into_iter();
-    let present = |chain: &str, rule: &Rule| seen.rules(chain).iter().any(|held| held.covers(rule));
-    let mut loose = shared
-        .map(|(chain, rule)| (chain.to_owned(), rule))
-        .chain(entries.map(|entry| (entry.chain, entry.base.unwrap_or(entry.rule))));
-    loose.find(|(chain, rule)| !present(chain, rule)).or_else(|| {
-        // In the container's chain the order counts: what is sent to the container is marked before.
-        let chain = names::dnat_chain(&attachment.network, &attachment.container_id);
-        let mut rest = seen.rules(&chain).iter();
-        let expected = rules(attachment, published, family).into_iter();
-        let mut in_order = expected.map(|wanted| wanted.rule);
-        in_order
-            .find(|rule| !rest.any(|held| held == rule))
-            .map(|rule| (chain, rule))
-    })
+    let shared = shared.map(|(chain, rule)| Wanted::last(chain, rule));
+    let mut expected = shared.chain(entries(attachment, published, family));
+    let is_there = |wanted: &Wanted| match &wanted.base {
+        None => seen.has_rule(&wanted.chain, &wanted.rule),
+        Some(base) => seen.rules(&wanted.chain).iter().any(|held| held.covers(base)),
+    };
+    if let Some(wanted) = expected.find(|wanted| !is_there(wanted)) {
+        return Some((wanted.chain, wanted.rule));
+    }
+    // In the container's chain the order counts: what is sent to the container is marked before.
+    let chain = names::dnat_chain(&attachment.network, &attachment.container_id);
+    let mut rest = seen.rules(&chain).iter();
+    let mut in_order = rules(attachment, published, family).into_iter();
+    let lost = in_order.find(|wanted| !rest.any(|held| *held == wanted.rule))?;
+    Some((lost.chain, lost.rule))
 }
 
 /// See [`crate::portmap::del`].
