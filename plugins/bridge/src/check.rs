@@ -1,17 +1,13 @@
 //! CHECK: what the kernel holds, compared with what ADD made.
 //!
-//! Later plugins of the chain may have changed the container's interface on purpose: sbr moves its routes to another table,
-//! tuning sets its MTU. So a route is looked for where the result says, then in the main table, then in any table through
-//! the interface, and MTU and the like are compared on the host's side, and only where this configuration sets them.
+//! Later plugins of the chain may have changed the container's interface on purpose, as tuning does its MTU: MTU and the like
+//! are compared on the host's side, and only where this configuration sets them.
 
-use cni_types::{Attachment, Cidr, CniResult, Error, IpConfig, Result, Route};
-use net::{Address, Family, Link, Net, PortVlans, RouteFilter};
+use attach::check::{compare_addresses, compare_mac, compare_routes, own_addresses, routes_through};
+use cni_types::{Attachment, Cidr, CniResult, Error, IfName, IpConfig, Result};
+use net::{Address, Link, Net, PortVlans};
 
 use crate::config::{Config, Mtu};
-use crate::plan;
-
-/// The main routing table (RT_TABLE_MAIN of linux/rtnetlink.h).
-const MAIN_TABLE: u32 = 254;
 
 /// What there is.
 #[derive(Debug, Default)]
@@ -53,13 +49,7 @@ impl Observed {
                 .transpose()?
                 .flatten();
             observed.addresses = pod.addresses(container.index)?;
-            let through = RouteFilter {
-                oif: Some(container.index),
-                table: None,
-            };
-            for family in [Family::V4, Family::V6] {
-                observed.routes.extend(pod.routes(family, through)?);
-            }
+            observed.routes = routes_through(pod, container.index)?;
         }
         Ok(observed)
     }
@@ -68,7 +58,7 @@ impl Observed {
 /// The first difference, in words. The texts begin as the reference's do where it has them.
 pub(crate) fn compare(config: &Config, attachment: &Attachment, prev: &CniResult, observed: &Observed) -> Result<()> {
     let differs = |text: String| Err(Error::internal(text));
-    let (name, ifname) = (config.bridge.as_str(), attachment.ifname.as_str());
+    let (name, ifname) = (config.bridge.as_str(), &attachment.ifname);
     let Some(bridge) = observed
         .bridge
         .as_ref()
@@ -79,18 +69,7 @@ pub(crate) fn compare(config: &Config, attachment: &Attachment, prev: &CniResult
     let Some(container) = &observed.container else {
         return differs(format!("Interface {ifname} was not found in the container"));
     };
-    let mac = container.mac.map(|mac| mac.to_string()).unwrap_or_default();
-    if let Some(told) = prev
-        .interfaces
-        .iter()
-        .find(|link| link.name == ifname && !link.sandbox.is_empty())
-        && told.mac != mac
-    {
-        return differs(format!(
-            "Interface {ifname} Mac {} doesn't match container Mac: {mac}",
-            told.mac
-        ));
-    }
+    compare_mac(&attachment.ifname, prev, container)?;
     if !container.up && !config.leave_interface_down {
         return differs(format!("Interface {ifname} is down"));
     }
@@ -161,119 +140,18 @@ fn compare_host_side(
     }
 }
 
-fn compare_layer_3(config: &Config, ifname: &str, prev: &CniResult, observed: &Observed) -> Result<()> {
-    let differs = |text: String| Err(Error::internal(text));
-    let ours: Vec<&IpConfig> = prev.ips.iter().filter(|ip| belongs_to(ip, ifname, prev)).collect();
-    for ip in &ours {
-        match observed.addresses.iter().find(|address| address.cidr == ip.address) {
-            None => return differs(format!("Failed to match addr {} on interface {ifname}", ip.address)),
-            Some(address) if address.flags.dad_failed => {
-                return differs(format!(
-                    "{} on interface {ifname} is a duplicate: somebody else has it",
-                    ip.address
-                ));
-            }
-            Some(_) => {}
-        }
-        let Some(gateway) = ip
-            .gateway
-            .filter(|_| config.is_gateway)
-            .and_then(|gateway| Cidr::new(gateway, ip.address.prefix()))
-        else {
-            continue;
-        };
+fn compare_layer_3(config: &Config, ifname: &IfName, prev: &CniResult, observed: &Observed) -> Result<()> {
+    compare_addresses(ifname, prev, &observed.addresses)?;
+    let ours: Vec<IpConfig> = own_addresses(ifname, prev).into_iter().cloned().collect();
+    let gateways = ours
+        .iter()
+        .filter(|_| config.is_gateway)
+        .filter_map(|ip| Cidr::new(ip.gateway?, ip.address.prefix()));
+    for gateway in gateways {
         if !observed.gateway_addresses.iter().any(|address| address.cidr == gateway) {
-            return differs(format!(
-                "Bridge {} does not have the gateway address {gateway}",
-                config.bridge
-            ));
+            let msg = format!("Bridge {} does not have the gateway address {gateway}", config.bridge);
+            return Err(Error::internal(msg));
         }
     }
-    let routes = plan::effective(&ours.into_iter().cloned().collect::<Vec<_>>(), &prev.routes);
-    match routes.iter().find(|route| !is_present(route, &observed.routes)) {
-        Some(missing) => {
-            let via = missing.gw.map(|gw| format!(" via {gw}")).unwrap_or_default();
-            differs(format!(
-                "Expected Route {}{via} not found in routing table",
-                missing.dst
-            ))
-        }
-        None => Ok(()),
-    }
-}
-
-/// Whether an address of the result is on the container's interface. One that names no interface is.
-fn belongs_to(ip: &IpConfig, ifname: &str, prev: &CniResult) -> bool {
-    let Some(index) = ip.interface else { return true };
-    prev.interfaces
-        .get(index)
-        .is_some_and(|link| link.name == ifname && !link.sandbox.is_empty())
-}
-
-/// Whether a route is in the table that it names, else in the main one, else in any.
-fn is_present(route: &Route, present: &[net::Route]) -> bool {
-    let same = |other: &&net::Route| {
-        other.dst == route.dst
-            && other.gateway == route.gw
-            && (route.priority == 0 || other.priority == route.priority)
-            && (route.mtu == 0 || other.mtu == Some(route.mtu))
-            && (route.advmss == 0 || other.advmss == Some(route.advmss))
-    };
-    let named = route.table.filter(|&table| table != 0).unwrap_or(MAIN_TABLE);
-    let mut candidates = present.iter().filter(same);
-    candidates.clone().any(|other| other.table == named) || candidates.next().is_some()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn route(text: &str) -> Route {
-        let (dst, gw) = text.split_once(' ').unwrap();
-        Route::new(dst.parse().unwrap(), gw.parse().ok())
-    }
-
-    fn kernel(text: &str, table: u32) -> net::Route {
-        let Route { dst, gw, .. } = route(text);
-        net::Route {
-            dst,
-            gateway: gw,
-            oif: Some(2),
-            table,
-            priority: 0,
-            scope: 0,
-            protocol: 3,
-            unicast: true,
-            source: None,
-            mtu: None,
-            advmss: None,
-        }
-    }
-
-    #[test]
-    fn a_route_counts_in_any_table_through_the_interface() {
-        let wanted = route("10.0.0.0/8 10.1.0.1");
-        assert!(is_present(&wanted, &[kernel("10.0.0.0/8 10.1.0.1", MAIN_TABLE)]));
-        assert!(is_present(&wanted, &[kernel("10.0.0.0/8 10.1.0.1", 100)]));
-        assert!(!is_present(&wanted, &[kernel("10.0.0.0/8 10.1.0.9", MAIN_TABLE)]));
-        assert!(!is_present(&wanted, &[kernel("10.0.0.0/16 10.1.0.1", MAIN_TABLE)]));
-        assert!(!is_present(&wanted, &[]));
-    }
-
-    #[test]
-    fn metrics_count_where_the_route_has_them() {
-        let wanted = Route {
-            mtu: 1400,
-            ..route("10.0.0.0/8 10.1.0.1")
-        };
-        let plain = kernel("10.0.0.0/8 10.1.0.1", MAIN_TABLE);
-        assert!(!is_present(&wanted, std::slice::from_ref(&plain)));
-        assert!(is_present(
-            &wanted,
-            &[net::Route {
-                mtu: Some(1400),
-                ..plain
-            }]
-        ));
-    }
+    compare_routes(&attach::routes::effective(&ours, &prev.routes), &observed.routes)
 }

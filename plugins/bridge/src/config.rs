@@ -1,5 +1,6 @@
 //! What the configuration says, and what it means.
 
+use attach::Dad;
 use cni_types::{Cidr, CniArgs, Code, Error, IfName, MacAddr, NetConf, Result};
 use net::VlanRange;
 use netfilter::Backend;
@@ -107,6 +108,7 @@ pub struct Config {
     pub(crate) vlans: Vlans,
     pub(crate) mac: Option<MacAddr>,
     pub(crate) mac_spoof_check: bool,
+    /// The container's IPv6 addresses undergo duplicate address detection.
     pub(crate) enable_dad: bool,
     /// The container's interface is left down, without addresses: something in the container will take it over.
     pub(crate) leave_interface_down: bool,
@@ -190,6 +192,13 @@ impl Config {
             enable_dad: written.enabledad,
             leave_interface_down: written.disable_container_interface,
         })
+    }
+}
+
+impl Config {
+    /// Whether ADD has to wait for duplicate address detection.
+    pub(crate) fn dad(&self) -> Dad {
+        if self.enable_dad { Dad::Wait } else { Dad::Skip }
     }
 }
 

@@ -12,7 +12,6 @@ use skel::{Add, BestEffort, Call, Check, Del, Gc, Plugin, Status, Undo};
 
 use check::Observed;
 use config::{Cleanup, Config, Masquerade, Mtu};
-use plan::Named;
 
 /// The plugin.
 #[derive(Debug)]
@@ -34,17 +33,11 @@ impl Plugin for Bridge {
     }
 
     fn add(cx: &Add<Config>, undo: &mut Undo) -> Result<CniResult> {
-        let config = cx.config();
+        let (config, ifname) = (cx.config(), &cx.attachment().ifname);
         let (mut host, mut pod) = (Net::host()?, Net::enter(cx.netns().fd()?)?);
         let mtu = mtu(config, &mut host)?;
         let bridge = apply::ensure_bridge(&mut host, config, mtu)?;
-        let veth = apply::create_veth(
-            (&mut host, &mut pod),
-            config,
-            &bridge,
-            (cx.attachment(), cx.netns(), mtu),
-            undo,
-        )?;
+        let veth = apply::create_port((&mut host, &mut pod), cx, &bridge, mtu, undo)?;
         let bridge = apply::keep_mac(&mut host, bridge)?;
         if config.mac_spoof_check {
             guard_mac(cx.attachment(), &veth.host.name, veth.container_mac, undo)?;
@@ -53,34 +46,19 @@ impl Plugin for Bridge {
         let mut addressing = plan::Addressing::default();
         if config.has_ipam {
             addressing = plan::addressing(config, cx.delegate_ipam(undo)?)?;
-            apply::configure_container(
-                &mut pod,
-                veth.container_index,
-                &cx.attachment().ifname,
-                config,
-                &addressing,
-            )?;
+            let addresses = addressing.addresses();
+            attach::bring_up(&mut pod, veth.container_index, ifname, &addresses, config.dad())?;
+            attach::add_routes(&mut pod, veth.container_index, &addressing.effective)?;
             apply::ensure_gateway(&mut host, &bridge, config, &addressing)?;
             if config.is_gateway {
-                apply::enable_forwarding(&host, &addressing)?;
+                attach::enable_forwarding(&host, &addresses)?;
             }
             masquerade(cx.attachment(), config, &addressing, undo)?;
         } else if !config.leave_interface_down {
             pod.set_up(veth.container_index)?;
         }
 
-        let named = |link: net::Link| Named {
-            name: link.name,
-            mac: link.mac,
-        };
-        let ifname = &cx.attachment().ifname;
-        let interfaces = plan::interfaces(
-            &named(bridge),
-            &named(veth.host),
-            ifname,
-            veth.container_mac,
-            cx.netns().path(),
-        );
+        let interfaces = plan::interfaces(&bridge, &veth, ifname, cx.netns().path());
         Ok(plan::result(interfaces, addressing, &cx.conf().dns))
     }
 
@@ -114,8 +92,8 @@ impl Plugin for Bridge {
     fn del(cx: &Del<Cleanup>, todo: &mut BestEffort) {
         let attachment = cx.attachment();
         let link_is_gone = match cx.netns() {
-            Some(netns) => todo.step("link", || apply::delete_link(netns, &attachment.ifname)),
-            None => todo.step("host veth", || delete_host_veth(cx.prev_result())),
+            Some(netns) => todo.step("link", || attach::delete_interface(netns, &attachment.ifname)),
+            None => todo.step("host veth", || attach::delete_host_veth(cx.prev_result())),
         };
         if let (Some(bridge), Some(vid)) = (&cx.config().bridge, cx.config().vlan) {
             todo.step("gateway port", || apply::release_gateway(bridge, vid));
@@ -168,7 +146,7 @@ fn masquerade(attachment: &Attachment, config: &Config, plan: &plan::Addressing,
     };
     let owner = attachment.clone();
     undo.push("masquerade", move || masquerade::del(&owner));
-    masquerade::add(wanted.backend, attachment, &wanted.of(plan.addresses().collect()))
+    masquerade::add(wanted.backend, attachment, &wanted.of(plan.addresses()))
 }
 
 impl Masquerade {
@@ -178,24 +156,4 @@ impl Masquerade {
             exclude: self.exclude.clone(),
         }
     }
-}
-
-/// Deletes the host's end where the container's namespace is not known. The name alone could be another container's by now,
-/// so the MAC must be the one that ADD reported.
-fn delete_host_veth(prev: Option<&CniResult>) -> Result<()> {
-    let on_host = prev
-        .into_iter()
-        .flat_map(|prev| &prev.interfaces)
-        .filter(|link| link.sandbox.is_empty());
-    for told in on_host {
-        let mut host = Net::host()?;
-        let veth = host
-            .link(&told.name)?
-            .filter(|link| link.kind.as_deref() == Some("veth"));
-        let same = veth.filter(|link| link.mac.is_some_and(|mac| mac.to_string() == told.mac));
-        if let Some(link) = same {
-            host.delete_link(link.index)?;
-        }
-    }
-    Ok(())
 }

@@ -1,17 +1,16 @@
 //! From the configuration and the IPAM plugin's result to what the kernel shall hold. Nothing here touches it.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
-use cni_types::{Cidr, CniResult, Dns, Error, IfName, Interface, IpConfig, MacAddr, Result, Route};
+use attach::Pair;
+use cni_types::{Cidr, CniResult, Dns, Error, IfName, Interface, IpConfig, Result, Route};
+use net::Link;
 
 use crate::config::Config;
 
 /// The index of the container's interface in [`interfaces`].
 const CONTAINER: usize = 2;
-
-/// Scopes from here on are of the link or narrower and take no gateway (RT_SCOPE_LINK of linux/rtnetlink.h).
-const SCOPE_LINK: u8 = 253;
 
 /// What the container's interface and the bridge get on layer 3.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -28,13 +27,8 @@ pub(crate) struct Addressing {
 }
 
 impl Addressing {
-    /// Whether any address is IPv4 or, with `false`, IPv6.
-    pub(crate) fn has(&self, ipv4: bool) -> bool {
-        self.addresses().any(|cidr| cidr.is_ipv4() == ipv4)
-    }
-
-    pub(crate) fn addresses(&self) -> impl Iterator<Item = Cidr> {
-        self.ips.iter().map(|ip| ip.address)
+    pub(crate) fn addresses(&self) -> Vec<Cidr> {
+        self.ips.iter().map(|ip| ip.address).collect()
     }
 }
 
@@ -49,7 +43,7 @@ pub(crate) fn addressing(config: &Config, ipam: CniResult) -> Result<Addressing>
         address: ip.address,
         gateway: ip
             .gateway
-            .or_else(|| first_address(ip.address).filter(|_| config.is_gateway)),
+            .or_else(|| attach::first_address(ip.address).filter(|_| config.is_gateway)),
     };
     let ips: Vec<IpConfig> = ipam.ips.into_iter().map(complete).collect();
     let mut routes = ipam.routes;
@@ -62,24 +56,11 @@ pub(crate) fn addressing(config: &Config, ipam: CniResult) -> Result<Addressing>
         .filter_map(|ip| Cidr::new(ip.gateway?, ip.address.prefix()));
     Ok(Addressing {
         gateways: gateways.collect(),
-        effective: effective(&ips, &routes),
+        effective: attach::routes::effective(&ips, &routes),
         ips,
         routes,
         dns: ipam.dns,
     })
-}
-
-/// The first address of a subnet. A subnet of one address has none to spare.
-fn first_address(address: Cidr) -> Option<IpAddr> {
-    match address.network().address() {
-        IpAddr::V4(base) if address.prefix() < 32 => {
-            u32::from(base).checked_add(1).map(|bits| Ipv4Addr::from(bits).into())
-        }
-        IpAddr::V6(base) if address.prefix() < 128 => {
-            u128::from(base).checked_add(1).map(|bits| Ipv6Addr::from(bits).into())
-        }
-        _ => None,
-    }
 }
 
 /// One default route for each family that has a gateway, unless IPAM gave one. The reference adds a second one where IPAM's
@@ -102,59 +83,20 @@ fn add_default_routes(ips: &[IpConfig], routes: &mut Vec<Route>) {
     }
 }
 
-/// The routes as the kernel gets them: one without gateway takes the first of its family, unless its scope says that the
-/// destination is on the link.
-pub(crate) fn effective(ips: &[IpConfig], routes: &[Route]) -> Vec<Route> {
-    let gateway_of = |ipv4: bool| {
-        ips.iter()
-            .filter_map(|ip| ip.gateway)
-            .find(|gateway| gateway.is_ipv4() == ipv4)
-    };
-    let mut effective: Vec<Route> = Vec::new();
-    for route in routes {
-        let on_link = route.scope.is_some_and(|scope| scope >= SCOPE_LINK);
-        let gw = route
-            .gw
-            .or_else(|| gateway_of(route.dst.is_ipv4()).filter(|_| !on_link));
-        let route = Route {
-            gw,
-            dst: route.dst.network(),
-            ..route.clone()
-        };
-        if !effective.contains(&route) {
-            effective.push(route);
-        }
-    }
-    effective
-}
-
-/// A bridge as far as the result needs it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Named {
-    pub(crate) name: String,
-    pub(crate) mac: Option<MacAddr>,
-}
-
 /// The interfaces of the result, in the reference's order: bridge, host veth, container's interface.
-pub(crate) fn interfaces(
-    bridge: &Named,
-    host_veth: &Named,
-    ifname: &IfName,
-    mac: MacAddr,
-    netns: &Path,
-) -> Vec<Interface> {
-    let on_host = |link: &Named| Interface {
+pub(crate) fn interfaces(bridge: &Link, veth: &Pair, ifname: &IfName, netns: &Path) -> Vec<Interface> {
+    let on_host = |link: &Link| Interface {
         name: link.name.clone(),
         mac: link.mac.map(|mac| mac.to_string()).unwrap_or_default(),
         ..Interface::default()
     };
     let in_container = Interface {
         name: ifname.to_string(),
-        mac: mac.to_string(),
+        mac: veth.container_mac.to_string(),
         sandbox: netns.display().to_string(),
         ..Interface::default()
     };
-    vec![on_host(bridge), on_host(host_veth), in_container]
+    vec![on_host(bridge), on_host(&veth.host), in_container]
 }
 
 /// The result. The network's own DNS settings, if any, replace those of IPAM.
@@ -257,10 +199,6 @@ mod tests {
         assert_eq!((plan.gateways, plan.routes), (vec![], vec![]));
         let plan = addressing(&config(true, false), ipam(&[("10.1.0.4/31", None)], &[])).unwrap();
         assert_eq!(plan.gateways, ["10.1.0.5/31".parse().unwrap()]);
-        assert_eq!(
-            first_address("255.255.255.255/0".parse().unwrap()),
-            Some("0.0.0.1".parse().unwrap())
-        );
     }
 
     #[test]
@@ -279,34 +217,6 @@ mod tests {
             let plan = addressing(&config(true, true), ipam(&two[..1], &[("0.0.0.0/0", given)])).unwrap();
             assert_eq!(plan.routes.len(), 1, "{given:?}");
         }
-    }
-
-    #[test]
-    fn routes_without_gateway_take_the_first_of_their_family() {
-        let mut given = ipam(
-            &[("10.1.0.5/24", Some("10.1.0.1"))],
-            &[
-                ("10.5.3.1/16", None),
-                ("10.5.0.0/16", None),
-                ("10.6.0.0/16", Some("10.1.0.9")),
-                ("2001:db8::/32", None),
-            ],
-        );
-        given.routes.push(Route {
-            scope: Some(SCOPE_LINK),
-            ..Route::new("10.7.0.0/16".parse().unwrap(), None)
-        });
-        let plan = addressing(&config(false, false), given).unwrap();
-        assert_eq!(
-            shown(&plan.effective),
-            [
-                "10.5.0.0/16 10.1.0.1",
-                "10.6.0.0/16 10.1.0.9",
-                "2001:db8::/32 -",
-                "10.7.0.0/16 -"
-            ]
-        );
-        assert_eq!(plan.routes.len(), 5, "the result tells what IPAM said");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::path::Path;
 use cni_types::{Cidr, Error, IfName, Result};
 use net::{Link, LinkChange, Net, NewAddress, NewVeth, VethPeer};
 
-use super::veth::set_vlans;
+use super::port::set_vlans;
 use crate::config::{Config, Vlans, vlan_port_name};
 use crate::plan::Addressing;
 
@@ -27,17 +27,6 @@ pub(crate) fn ensure(host: &mut Net, bridge: &Link, config: &Config, plan: &Addr
     };
     for &gateway in &plan.gateways {
         ensure_address(host, &holder, gateway, config).map_err(|e| e.context("failed to set bridge addr"))?;
-    }
-    Ok(())
-}
-
-/// Lets the node pass packets between its interfaces, for each family that the container has.
-pub(crate) fn enable_forwarding(host: &Net, plan: &Addressing) -> Result<()> {
-    for (ipv4, key) in [(true, "ipv4/ip_forward"), (false, "ipv6/conf/all/forwarding")] {
-        if plan.has(ipv4) {
-            let set = host.sysctl().set(key, "1");
-            let _ = set.map_err(|e| Error::from(e).context("failed to enable forwarding"))?;
-        }
     }
     Ok(())
 }

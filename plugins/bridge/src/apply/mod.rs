@@ -4,11 +4,9 @@
 //! node's forwarding are shared: they stay, for a neighbour may rest on them already.
 
 mod bridge;
-mod container;
 mod gateway;
-mod veth;
+mod port;
 
 pub(crate) use bridge::{ensure as ensure_bridge, keep_mac, uplink_mtu};
-pub(crate) use container::{configure as configure_container, delete_link};
-pub(crate) use gateway::{enable_forwarding, ensure as ensure_gateway, release as release_gateway};
-pub(crate) use veth::create as create_veth;
+pub(crate) use gateway::{ensure as ensure_gateway, release as release_gateway};
+pub(crate) use port::create as create_port;
