@@ -846,3 +846,55 @@ fn status_asks_ipam() {
             .silent();
     });
 }
+
+#[test]
+fn ipv4_works_where_ipv6_is_compiled_out() {
+    testkit::world(|w| {
+        let node = Node::new(w);
+        // What such a kernel shows: no tree of IPv6 settings.
+        w.sh("mount -t tmpfs none /proc/sys/net/ipv6");
+        let conf = conf(json!({}));
+        let result = node.add("a", &conf);
+        w.sh("ping -c1 -W2 10.1.0.2");
+        node.check("a", &conf, &result).silent();
+        node.call("DEL", "a", &conf).silent();
+        node.assert_clean("a");
+    });
+}
+
+#[test]
+fn an_add_asks_little_of_the_kernel() {
+    testkit::world(|w| {
+        let node = Node::new(w);
+        let conf = conf(json!({}));
+        if !w.try_sh("command -v strace").status.success() {
+            return testkit::skip("strace is not installed");
+        }
+        node.add("first", &conf);
+        w.netns("a");
+        fs::write(w.tmp().join("conf"), conf.to_string()).unwrap();
+        let (bin, tmp) = (node.suite.bin().display(), w.tmp().display());
+        let traced = |verb: &str| {
+            w.sh(&format!(
+                "env CNI_COMMAND={verb} CNI_CONTAINERID=a CNI_NETNS=/run/netns/a CNI_IFNAME=eth0 CNI_PATH={bin} \
+                     strace -f -o {tmp}/trace {bin}/bridge < {tmp}/conf > /dev/null"
+            ));
+            let calls = w.sh(&format!("cat {tmp}/trace"));
+            let count = |name: &str| calls.lines().filter(|line| line.contains(&format!(" {name}("))).count();
+            (
+                count("sendto") + count("sendmsg"),
+                count("execve") - 1,
+                count("clone") + count("clone3") + count("vfork"),
+            )
+        };
+        // The bridge before and after its new port, the veth pair, address, link up, route, and the bridge's addresses.
+        assert_eq!(
+            traced("ADD"),
+            (7, 0, 0),
+            "(netlink requests, programs started, processes and threads made)"
+        );
+        // One to delete the link; the others look whether any rules of ours are there.
+        let (requests, programs, _) = traced("DEL");
+        assert!(requests <= 8 && programs == 0, "{requests} {programs}");
+    });
+}

@@ -202,6 +202,15 @@ fn an_error_names_the_version_of_the_configuration() {
             let object: Value = serde_json::from_str(&reply.stdout).unwrap();
             assert_eq!(object["cniVersion"], version, "{stdin}");
         }
+        let reply = call(
+            &suite,
+            "loopback",
+            "ADD",
+            &[("CNI_PATH", "")],
+            r#"{"cniVersion":"0.3.1","name":"n"}"#,
+        );
+        let object: Value = serde_json::from_str(&reply.stdout).unwrap();
+        assert_eq!(object["cniVersion"], "0.3.1", "{reply:?}");
         let reply = call(&suite, "loopback", "ADD", &[], r#"{"cniVersion":"9.9.9","name":"n"}"#);
         let object: Value = serde_json::from_str(&reply.stdout).unwrap();
         let details = r#"config is "9.9.9", plugin supports ["0.1.0" "0.2.0" "0.3.0" "0.3.1" "0.4.0" "1.0.0" "1.1.0"]"#;

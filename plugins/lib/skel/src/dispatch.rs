@@ -83,8 +83,9 @@ fn answer(plugin: &Registered, env: Environment, suite: &'static [Registered]) -
         stdin: Vec::new(),
         suite,
     };
-    let outcome = request.env.verb().and_then(|_| {
-        request.stdin = read_stdin()?;
+    // Input first: an error of the environment is told in the version of the configuration too.
+    let outcome = read_stdin().and_then(|stdin| {
+        request.stdin = stdin;
         (plugin.call)(&request)
     });
     match outcome {

@@ -1,0 +1,304 @@
+//! Published configurations, run as chains from the first plugin to the last and back.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+use testkit::{Reply, World};
+
+use crate::suite::Suite;
+
+/// A network of several plugins, run as libcni runs it.
+struct Chain<'a> {
+    w: &'a World,
+    suite: Suite,
+    conf: Value,
+}
+
+impl<'a> Chain<'a> {
+    fn new(w: &'a World, conf: Value) -> Chain<'a> {
+        Chain {
+            w,
+            suite: Suite::install(w),
+            conf,
+        }
+    }
+
+    /// What plugin `index` reads: name and version of the network, the capabilities that it declares, and the result so far.
+    fn plugin_conf(&self, index: usize, capabilities: &Value, prev: Option<&Value>) -> Value {
+        let mut conf = self.conf["plugins"][index].clone();
+        conf["name"] = self.conf["name"].clone();
+        conf["cniVersion"] = self.conf["cniVersion"].clone();
+        if let Some(declared) = conf["capabilities"].as_object() {
+            let given = declared.keys().filter(|key| capabilities.get(key).is_some());
+            conf["runtimeConfig"] = given
+                .map(|key| (key.clone(), capabilities[key].clone()))
+                .collect::<serde_json::Map<_, _>>()
+                .into();
+        }
+        if let Some(prev) = prev {
+            conf["prevResult"] = prev.clone();
+        }
+        conf
+    }
+
+    fn call(&self, index: usize, verb: &str, container: &str, conf: &Value) -> Reply {
+        let plugin = self.conf["plugins"][index]["type"].as_str().unwrap();
+        let ifname = if plugin == "loopback" { "lo" } else { "eth0" };
+        let netns = Path::new("/run/netns").join(container);
+        self.suite
+            .call(plugin, verb, container, &netns, ifname, &conf.to_string())
+    }
+
+    fn plugins(&self) -> usize {
+        self.conf["plugins"].as_array().unwrap().len()
+    }
+
+    fn add(&self, container: &str, capabilities: &Value) -> Value {
+        self.w.netns(container);
+        let mut result: Option<Value> = None;
+        for index in 0..self.plugins() {
+            let conf = self.plugin_conf(index, capabilities, result.as_ref());
+            let next = self.call(index, "ADD", container, &conf).success();
+            // libcni attaches loopback by itself: its result is of no concern to the network's plugins.
+            if self.conf["plugins"][index]["type"] != "loopback" {
+                result = Some(next);
+            }
+        }
+        result.unwrap()
+    }
+
+    fn check(&self, container: &str, capabilities: &Value, result: &Value) {
+        for index in 0..self.plugins() {
+            self.call(
+                index,
+                "CHECK",
+                container,
+                &self.plugin_conf(index, capabilities, Some(result)),
+            )
+            .silent();
+        }
+    }
+
+    fn del(&self, container: &str, capabilities: &Value, result: Option<&Value>) {
+        for index in (0..self.plugins()).rev() {
+            self.call(index, "DEL", container, &self.plugin_conf(index, capabilities, result))
+                .silent();
+        }
+    }
+
+    /// Asserts that nothing of any container is left, whatever backend could hold it.
+    #[track_caller]
+    fn assert_clean(&self) {
+        assert_eq!(self.w.sh("ip -o link show type veth"), "");
+        let held = self
+            .w
+            .sh("find /var/lib/cni/networks -type f ! -path '*/.ferrule/*' ! -name lock ! -name 'last_reserved_ip.*'");
+        assert_eq!(held, "");
+        let rules = self.w.sh("iptables-save; ip6tables-save; nft -s list ruleset");
+        for trace in [
+            "CNI-DN",
+            "CNI-6",
+            "\"net",
+            "172.26.64.",
+            "10.88.0.",
+            "dport 8080",
+            "id:",
+        ] {
+            assert!(!rules.contains(trace), "{trace}: {rules}");
+        }
+    }
+}
+
+fn web() -> Value {
+    json!({ "portMappings": [
+        { "hostPort": 8080, "containerPort": 80, "protocol": "tcp" },
+        { "hostPort": 8080, "containerPort": 80, "protocol": "udp" },
+    ] })
+}
+
+fn nomad(backend: Option<&str>) -> Value {
+    let mut bridge = json!({
+        "type": "bridge", "bridge": "nomad", "ipMasq": true, "isGateway": true, "forceAddress": true, "hairpinMode": false,
+        "ipam": { "type": "host-local", "ranges": [[{ "subnet": "172.26.64.0/20" }]], "routes": [{ "dst": "0.0.0.0/0" }] },
+    });
+    let mut portmap = json!({ "type": "portmap", "capabilities": { "portMappings": true }, "snat": true });
+    if let Some(backend) = backend {
+        bridge["ipMasqBackend"] = backend.into();
+        portmap["backend"] = backend.into();
+    }
+    json!({ "cniVersion": "0.4.0", "name": "nomad", "plugins": [{ "type": "loopback" }, bridge, portmap] })
+}
+
+#[test]
+fn nomads_network_as_the_reference_writes_it() {
+    testkit::world(|w| {
+        let chain = Chain::new(w, nomad(None));
+        let result = chain.add("cid-a", &web());
+        assert_eq!(result["cniVersion"], "0.4.0");
+        let names: Vec<&str> = result["interfaces"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|link| link["name"].as_str().unwrap())
+            .collect();
+        assert!(
+            names[0] == "nomad" && names[1].starts_with("veth") && names[2] == "eth0",
+            "{names:?}"
+        );
+        assert_eq!(
+            result["ips"],
+            json!([{ "version": "4", "interface": 2, "address": "172.26.64.2/20", "gateway": "172.26.64.1" }])
+        );
+        assert_eq!(result["routes"], json!([{ "dst": "0.0.0.0/0" }]));
+        assert_eq!(result["dns"], json!({}));
+
+        let data = "/var/lib/cni/networks/nomad";
+        assert_eq!(
+            std::fs::read(PathBuf::from(data).join("172.26.64.2")).unwrap(),
+            b"cid-a\r\neth0"
+        );
+        assert_eq!(
+            w.sh(&format!(
+                "stat -c %a {data}/172.26.64.2; cat {data}/last_reserved_ip.0; ls {data}/lock"
+            )),
+            format!("600\n172.26.64.2{data}/lock")
+        );
+
+        let nat = w.sh("iptables-save -t nat");
+        for rule in [
+            r#"-A CNI-6499ed8b923a7b04f5f4687e -d 172.26.64.0/20 -m comment --comment "name: \"nomad\" id: \"cid-a\"" -j ACCEPT"#,
+            r#"-A CNI-6499ed8b923a7b04f5f4687e ! -d 224.0.0.0/4 -m comment --comment "name: \"nomad\" id: \"cid-a\"" -j MASQUERADE"#,
+            r#"-A CNI-DN-6499ed8b923a7b04f5f46 -s 172.26.64.0/20 -p tcp -m tcp --dport 8080 -j CNI-HOSTPORT-SETMARK"#,
+            r#"-A CNI-DN-6499ed8b923a7b04f5f46 -s 127.0.0.1/32 -p tcp -m tcp --dport 8080 -j CNI-HOSTPORT-SETMARK"#,
+            r#"-A CNI-DN-6499ed8b923a7b04f5f46 -p tcp -m tcp --dport 8080 -j DNAT --to-destination 172.26.64.2:80"#,
+            r#"-A CNI-HOSTPORT-SETMARK -m comment --comment "CNI portfwd masquerade mark" -j MARK --set-xmark 0x2000/0x2000"#,
+            r#"-m multiport --dports 8080 -j CNI-DN-6499ed8b923a7b04f5f46"#,
+        ] {
+            assert!(nat.contains(rule), "{rule}\n{nat}");
+        }
+        let first = nat.lines().find(|line| line.starts_with("-A POSTROUTING")).unwrap();
+        assert!(first.ends_with("-j CNI-HOSTPORT-MASQ"), "{first}");
+        assert_eq!(
+            w.sh("cat /proc/sys/net/ipv4/conf/nomad/route_localnet /proc/sys/net/ipv4/ip_forward"),
+            "1\n1"
+        );
+
+        chain.check("cid-a", &web(), &result);
+        chain.del("cid-a", &web(), Some(&result));
+        chain.assert_clean();
+        chain.del("cid-a", &web(), None);
+        chain.assert_clean();
+    });
+}
+
+#[test]
+fn nomads_network_with_nftables() {
+    testkit::world(|w| {
+        let chain = Chain::new(w, nomad(Some("nftables")));
+        let result = chain.add("cid-a", &web());
+        chain.check("cid-a", &web(), &result);
+        assert_eq!(w.sh("iptables-save"), "", "nothing of iptables is touched");
+        chain.del("cid-a", &web(), None);
+        chain.assert_clean();
+    });
+}
+
+#[test]
+fn containerds_dual_stack_network() {
+    for backend in ["iptables", "nftables"] {
+        testkit::world(|w| {
+            let chain = Chain::new(
+                w,
+                json!({ "cniVersion": "0.4.0", "name": "containerd-net", "plugins": [
+                { "type": "bridge", "bridge": "cni0", "isGateway": true, "ipMasq": true, "promiscMode": true, "ipMasqBackend": backend, "ipam": {
+                    "type": "host-local",
+                    "ranges": [[{ "subnet": "10.88.0.0/16" }], [{ "subnet": "2001:db8:4860::/64" }]],
+                    "routes": [{ "dst": "0.0.0.0/0" }, { "dst": "::/0" }],
+                } },
+                { "type": "portmap", "capabilities": { "portMappings": true }, "backend": backend },
+            ] }),
+            );
+            // As containerd writes them.
+            let ports =
+                json!({ "portMappings": [{ "HostPort": 8080, "ContainerPort": 80, "Protocol": "TCP", "HostIP": "" }] });
+            let result = chain.add("k1", &ports);
+            assert_eq!(
+                result["ips"][1],
+                json!({ "version": "6", "interface": 2, "address": "2001:db8:4860::2/64", "gateway": "2001:db8:4860::1" })
+            );
+            if backend == "iptables" {
+                let nat = w.sh("ip6tables-save -t nat");
+                let rules: Vec<&str> = nat.lines().filter(|line| line.starts_with("-A CNI-DN-")).collect();
+                assert_eq!(
+                    rules.len(),
+                    2,
+                    "the hairpin's mark and the DNAT, and none for ::1: {nat}"
+                );
+            }
+            chain.check("k1", &ports, &result);
+            chain.del("k1", &ports, Some(&result));
+            chain.assert_clean();
+        });
+    }
+}
+
+#[test]
+fn a_single_network_of_1_0_0() {
+    testkit::world(|w| {
+        let chain = Chain::new(
+            w,
+            json!({ "cniVersion": "1.0.0", "name": "net", "plugins": [
+            { "type": "bridge", "isGateway": true, "ipMasq": true, "ipam": {
+                "type": "host-local", "ranges": [[{ "subnet": "10.200.0.0/24" }]], "routes": [{ "dst": "0.0.0.0/0" }],
+            } },
+        ] }),
+        );
+        let result = chain.add("p", &json!({}));
+        assert_eq!(result["dns"], Value::Null);
+        assert_eq!(
+            result["ips"],
+            json!([{ "interface": 2, "address": "10.200.0.2/24", "gateway": "10.200.0.1" }])
+        );
+        chain.check("p", &json!({}), &result);
+        chain.del("p", &json!({}), Some(&result));
+        chain.assert_clean();
+    });
+}
+
+#[test]
+fn portmap_after_a_foreign_plugin() {
+    testkit::world(|w| {
+        let suite = Suite::install(w);
+        let netns = w.netns("eks");
+        let prev = json!({
+            "cniVersion": "0.3.1",
+            "interfaces": [{ "name": "eni0" }, { "name": "eth0", "sandbox": "/run/netns/eks" }],
+            "ips": [{ "version": "4", "address": "192.0.2.10/32" }],
+            "dns": {},
+        });
+        let conf = json!({
+            "cniVersion": "0.3.1", "name": "aws-cni", "type": "portmap", "snat": true, "capabilities": { "portMappings": true },
+            "runtimeConfig": { "portMappings": [{ "hostIP": "0.0.0.0", "hostPort": 8443, "containerPort": 443, "protocol": "tcp" }] },
+            "prevResult": prev,
+        });
+        w.sh("ip link add eni0 type veth peer name other; ip link set eni0 up");
+        let result = suite
+            .call("portmap", "ADD", "c", &netns, "eth0", &conf.to_string())
+            .success();
+        assert_eq!(result, prev);
+        let nat = w.sh("iptables-save -t nat | grep CNI-DN-");
+        assert!(
+            nat.contains("-s 192.0.2.10/32 -p tcp -m tcp --dport 8443 -j CNI-HOSTPORT-SETMARK"),
+            "{nat}"
+        );
+        assert!(
+            nat.contains("-p tcp -m tcp --dport 8443 -j DNAT --to-destination 192.0.2.10:443"),
+            "{nat}"
+        );
+        assert!(!nat.contains("-d 0.0.0.0"), "{nat}");
+        suite
+            .call("portmap", "DEL", "c", &netns, "eth0", &conf.to_string())
+            .silent();
+        assert!(!w.sh("iptables-save -t nat").contains("192.0.2.10"));
+    });
+}
