@@ -9,7 +9,7 @@ use std::ops::RangeInclusive;
 
 use cni_types::{Attachment, Result};
 
-use crate::cache::{Cache, Record};
+use crate::cache::{Cache, Record, Seal};
 use crate::identity::{Here, NetnsIdentity};
 use crate::namespaces::Namespaces;
 use crate::plan::{Held, Taken};
@@ -25,7 +25,7 @@ pub(crate) struct Ledger {
     unsealed: bool,
     /// All reservations, once the directory has been read.
     walked: Option<Vec<Found>>,
-    here: Option<Here>,
+    here: Here,
     namespaces: Namespaces,
 }
 
@@ -54,8 +54,10 @@ impl Fate {
 impl Ledger {
     /// Takes up the reservations of a network.
     pub(crate) fn open(network: Network) -> Ledger {
-        let cache = match (network.scratch(), network.stamp()) {
-            (Some(directory), Some(stamp)) => usable("opened", Cache::open_current(directory, &stamp)).flatten(),
+        let here = Here::look();
+        let seal = |directory| here.boot.map(|boot| Seal { directory, boot });
+        let cache = match (network.scratch(), network.stamp().and_then(seal)) {
+            (Some(directory), Some(seal)) => usable("opened", Cache::open_current(directory, &seal)).flatten(),
             _ => None,
         };
         Ledger {
@@ -63,7 +65,7 @@ impl Ledger {
             cache,
             unsealed: false,
             walked: None,
-            here: None,
+            here,
             namespaces: Namespaces::default(),
         }
     }
@@ -82,14 +84,14 @@ impl Ledger {
 
     fn read_directory(&mut self) -> Result<Vec<Found>> {
         let found = self.network.walk()?;
-        if self.cache.is_none() && self.network.is_writable() && self.network.is_local() {
-            let here = *self.here();
-            let rebuilt = self
-                .network
-                .scratch()
-                .map(|directory| Cache::rebuild(directory, &found, &here));
-            self.cache = rebuilt.and_then(|rebuilt| usable("made", rebuilt));
-            self.unsealed = self.cache.is_some();
+        if self.network.is_writable() && self.network.is_local() {
+            let here = self.here;
+            if self.cache.is_some() {
+                with(&mut self.cache, |cache| cache.note_seen(&found, &here));
+            } else if let Some(directory) = self.network.scratch() {
+                self.cache = usable("made", Cache::rebuild(directory, &found, &here));
+                self.unsealed = self.cache.is_some();
+            }
         }
         Ok(found)
     }
@@ -182,7 +184,7 @@ impl Ledger {
         netns: Option<NetnsIdentity>,
         chosen: &[(usize, IpAddr)],
     ) -> Result<Reserved> {
-        let here = *self.here();
+        let here = self.here;
         let cache = &mut self.cache;
         let reserved = self.network.reserve(attachment, chosen, |ip, stamp| {
             let record = Record::made(stamp, here, netns.clone());
@@ -219,7 +221,7 @@ impl Ledger {
     /// When in doubt, he does: nothing is known about the file, or it is another now; the directory may be shared with other
     /// machines; our own namespaces are others than then, so that other processes and mounts are seen.
     pub(crate) fn fate(&mut self, found: &Found) -> Fate {
-        let here = *self.here();
+        let here = self.here;
         let Some(record) = self.record(found).filter(|_| self.network.is_local()) else {
             return Fate::MayExist;
         };
@@ -253,10 +255,6 @@ impl Ledger {
             .filter(|record| record.is_about(&stamp))
     }
 
-    fn here(&mut self) -> &Here {
-        self.here.get_or_insert_with(Here::look)
-    }
-
     /// Tells the cache of a change.
     fn tell(&mut self, change: impl FnOnce(&mut Cache) -> io::Result<()>) {
         self.unsealed = true;
@@ -268,9 +266,10 @@ impl Drop for Ledger {
     /// Seals the cache: the last thing before the lock goes.
     fn drop(&mut self) {
         if let Some(cache) = self.cache.take_if(|_| self.unsealed)
-            && let Some(stamp) = self.network.seal()
+            && let Some(boot) = self.here.boot
+            && let Some(directory) = self.network.seal()
         {
-            usable("sealed", cache.seal(&stamp));
+            usable("sealed", cache.seal(&Seal { directory, boot }));
         }
     }
 }

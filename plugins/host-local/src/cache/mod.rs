@@ -9,10 +9,12 @@
 //! # How it knows that it is current
 //!
 //! When we are done with a change, still under the lock, the directory gets a time of modification that it can have from
-//! nowhere else, and the header of `owners` the same ([`Network::seal`](crate::store::Network::seal) says why no change by others can
-//! go unseen). The cache is used only where both agree, for the same directory by device and inode. Another suite that
-//! made or removed a file, a removed and remade directory, a restored backup, and a process of ours that was killed after
-//! its first change and before its last: all leave another time, and the next call reads the directory and makes the cache anew.
+//! nowhere else, and the header of `owners` the same ([`Network::seal`](crate::store::Network::seal) says why no change by
+//! others can go unseen). The cache is used only where both agree, for the same directory by device and inode. Another
+//! suite that made or removed a file, a removed and remade directory, a restored backup, and a process of ours that was
+//! killed after its first change and before its last: all leave another time, and the next call reads the directory and
+//! makes the cache anew. So does the first call after a boot, because a power cut may have kept one file and lost another. Every
+//! part has a checksum.
 //!
 //! A file that was overwritten where it lay is not seen this way. So what the cache says is still compared: an owner is
 //! read before his address is released, an address is given by making a file that must not exist, a range is
@@ -20,6 +22,7 @@
 //!
 //! A [`Record`] says itself which file it is about, so it outlives the rest of the cache.
 
+mod bucket;
 mod bytes;
 mod chunk;
 mod owners;
@@ -39,8 +42,9 @@ use nix::unistd::{UnlinkatFlags, unlinkat};
 use crate::identity::Here;
 use crate::range::{Bits, Family, bits};
 use crate::reservation::Content;
-use crate::store::{DirectoryStamp, Found};
+use crate::store::Found;
 use chunk::{Chunk, ChunkKey};
+pub(crate) use owners::Seal;
 use owners::{Owners, Tag};
 pub(crate) use record::Record;
 
@@ -53,8 +57,8 @@ pub(crate) struct Cache {
 
 impl Cache {
     /// Opens the cache if it is current. An error is as good as none.
-    pub(crate) fn open_current(directory: &File, stamp: &DirectoryStamp) -> io::Result<Option<Cache>> {
-        let Some(owners) = Owners::open_current(directory, stamp)? else {
+    pub(crate) fn open_current(directory: &File, seal: &Seal) -> io::Result<Option<Cache>> {
+        let Some(owners) = Owners::open_current(directory, seal)? else {
             return Ok(None);
         };
         Ok(Some(Cache {
@@ -81,21 +85,29 @@ impl Cache {
             }
         }
         remove_other_chunks(directory, &chunks)?;
+        let mut cache = Cache {
+            directory: directory.try_clone()?,
+            owners: Owners::create(directory, &entries, &flagged)?,
+            chunks: BTreeMap::new(),
+        };
         for (key, reservations) in &chunks {
-            let mut chunk = Chunk::open(directory, *key, true)?;
-            chunk.set_all(reservations.iter().filter_map(|found| found.ip).map(bits))?;
-            for (ip, stamp) in reservations.iter().filter_map(|found| found.ip.zip(found.stamp)) {
-                if !chunk.record(bits(ip))?.is_some_and(|record| record.is_about(&stamp)) {
-                    chunk.set_record(bits(ip), &Record::seen(&stamp, *here))?;
-                }
+            let held = reservations.iter().filter_map(|found| found.ip).map(bits);
+            cache.chunks.insert(*key, Chunk::replace(directory, *key, held)?);
+            cache.note_seen(reservations.iter().copied(), here)?;
+            // Only a few of them are needed again, but there may be many.
+            cache.chunks.remove(key);
+        }
+        Ok(cache)
+    }
+
+    /// Notes the reservations that we know nothing about as seen in this boot.
+    pub(crate) fn note_seen<'a>(&mut self, found: impl IntoIterator<Item = &'a Found>, here: &Here) -> io::Result<()> {
+        for (ip, stamp) in found.into_iter().filter_map(|found| found.ip.zip(found.stamp)) {
+            if !self.record(ip)?.is_some_and(|record| record.is_about(&stamp)) {
+                self.set_record(ip, &Record::seen(&stamp, *here))?;
             }
         }
-        let owners = Owners::create(directory, &entries, &flagged)?;
-        Ok(Cache {
-            directory: directory.try_clone()?,
-            owners,
-            chunks: BTreeMap::new(),
-        })
+        Ok(())
     }
 
     /// The addresses of an owner by the text in their files, or `None` where only the directory knows.
@@ -147,8 +159,8 @@ impl Cache {
     }
 
     /// Says that all changes up to this state of the directory have been told.
-    pub(crate) fn seal(&self, stamp: &DirectoryStamp) -> io::Result<()> {
-        self.owners.seal(stamp)
+    pub(crate) fn seal(&self, seal: &Seal) -> io::Result<()> {
+        self.owners.seal(seal)
     }
 
     fn chunk(&mut self, key: ChunkKey, create: bool) -> io::Result<&mut Chunk> {

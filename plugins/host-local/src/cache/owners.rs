@@ -9,11 +9,12 @@ use std::io::{self, Read};
 use std::net::IpAddr;
 use std::os::unix::fs::FileExt;
 
+use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat, renameat};
 use nix::sys::stat::Mode;
 
+use super::bucket::{self, Bucket};
 use super::bytes::{Reader, Writer, hash};
-use crate::range::{Family, bits};
 use crate::store::{DirectoryStamp, Time};
 
 /// The name of the file.
@@ -22,16 +23,11 @@ const NAME: &str = "owners";
 /// Changes with every change of a format of the cache's files.
 const MAGIC: u64 = u64::from_le_bytes(*b"ferrule1");
 
-/// The size of a bucket, and of the header before the first, in bytes.
-const BUCKET: usize = 512;
-const ENTRY: usize = 32;
-const ENTRIES: usize = BUCKET / ENTRY - 1;
-
 /// The number of addresses per bucket on average at which the table doubles.
 const FULL: u64 = 4;
 const FEWEST_BUCKETS: u64 = 16;
 
-/// The table, open.
+/// The table, open. Its header has the room of a bucket.
 pub(super) struct Owners {
     file: File,
     buckets: u64,
@@ -41,11 +37,16 @@ pub(super) struct Owners {
 
 /// The hash of an owner's text; what is found under it is compared with the file before it is believed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Tag(u64);
+pub(super) struct Tag(pub(super) u64);
 
 impl Tag {
     pub(super) fn of(owner: &[u8]) -> Tag {
         Tag(hash(owner))
+    }
+
+    /// The bucket of a table of so many, which is a power of two.
+    fn bucket(self, buckets: u64) -> u64 {
+        (self.0 >> 1) & (buckets - 1)
     }
 
     /// Some hash that belongs to a bucket.
@@ -54,12 +55,21 @@ impl Tag {
     }
 }
 
+/// What a table must have been sealed for to be current.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Seal {
+    /// The directory and its state.
+    pub(crate) directory: DirectoryStamp,
+    /// The boot: what was not yet on the disk when the power went is not missed, because a new boot begins anew.
+    pub(crate) boot: u128,
+}
+
 impl Owners {
-    /// Opens the table if it was sealed for exactly this state of the directory.
-    pub(super) fn open_current(directory: &File, stamp: &DirectoryStamp) -> io::Result<Option<Owners>> {
+    /// Opens the table if it was sealed for exactly this.
+    pub(super) fn open_current(directory: &File, seal: &Seal) -> io::Result<Option<Owners>> {
         let flags = OFlag::O_RDWR | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
         let file = match openat(directory, NAME, flags, Mode::empty()) {
-            Err(nix::errno::Errno::ENOENT) => return Ok(None),
+            Err(Errno::ENOENT) => return Ok(None),
             opened => File::from(opened?),
         };
         let mut header = [0; HEADER];
@@ -67,30 +77,30 @@ impl Owners {
             Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
             read => read?,
         }
-        let decoded = decode_header(&header);
-        let current = decoded.filter(|(sealed, _, _)| sealed == stamp);
+        let current = decode_header(&header).filter(|(sealed, _, _)| sealed == seal);
         Ok(current.map(|(_, buckets, count)| Owners { file, buckets, count }))
     }
 
-    /// Makes a new table of these entries in place of the old one; it is not sealed yet.
+    /// Makes a new table of these entries in place of the old one; it is not sealed yet. The buckets of `flagged` are said not
+    /// to have all.
     pub(super) fn create(directory: &File, entries: &[(Tag, IpAddr)], flagged: &[Tag]) -> io::Result<Owners> {
         let count = entries.len() as u64;
         let buckets = buckets_for(count);
-        let size = usize::try_from(buckets + 1)
-            .ok()
-            .and_then(|buckets| buckets.checked_mul(BUCKET));
-        let mut bytes = vec![0; size.ok_or(io::ErrorKind::OutOfMemory)?];
-        for tag in flagged {
-            if let Some(flag) = bytes.get_mut(bucket_start(*tag, buckets)) {
-                *flag = 1;
-            }
-        }
-        for (tag, ip) in entries {
-            let start = bucket_start(*tag, buckets);
-            if let Some(bucket) = bytes.get_mut(start..start + BUCKET) {
-                add(bucket, *tag, *ip);
-            }
-        }
+        let len = usize::try_from(buckets).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        let mut table = vec![Bucket::EMPTY; len];
+        let mut at = |tag: Tag, change: &dyn Fn(&mut Bucket)| {
+            let bucket = usize::try_from(tag.bucket(buckets))
+                .ok()
+                .and_then(|at| table.get_mut(at));
+            bucket.into_iter().for_each(change);
+        };
+        flagged.iter().for_each(|tag| at(*tag, &|bucket| bucket.flag()));
+        entries
+            .iter()
+            .for_each(|(tag, ip)| at(*tag, &|bucket| bucket.add(*tag, *ip)));
+        let mut bytes = vec![0; bucket::SIZE];
+        bytes.extend(table.iter().flat_map(Bucket::bytes));
+
         let temporary = "owners.new";
         let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_TRUNC | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
         let file = File::from(openat(directory, temporary, flags, Mode::from_bits_truncate(0o600))?);
@@ -101,12 +111,13 @@ impl Owners {
 
     /// The addresses of an owner, or `None` where only the directory knows.
     pub(super) fn find(&self, tag: Tag) -> io::Result<Option<Vec<IpAddr>>> {
-        let bucket = self.bucket(tag)?;
-        let flagged = bucket.first() != Some(&0);
-        let found = entries(&bucket)
-            .filter(|(_, other, _)| *other == tag)
-            .map(|(_, _, ip)| ip);
-        Ok((!flagged).then(|| found.collect()))
+        let bucket = self.read(tag)?;
+        let found = bucket
+            .entries()
+            .filter(|(other, _)| *other == tag)
+            .map(|(_, ip)| ip)
+            .collect();
+        Ok((!bucket.is_flagged()).then_some(found))
     }
 
     /// Adds an address of an owner. The table may be replaced by a larger one, which is not sealed.
@@ -114,34 +125,40 @@ impl Owners {
         if self.count >= self.buckets.saturating_mul(FULL) {
             self.grow(directory)?;
         }
-        let mut bucket = self.bucket(tag)?;
-        add(&mut bucket, tag, ip);
+        let mut bucket = self.read(tag)?;
+        bucket.add(tag, ip);
         self.count += 1;
-        self.file.write_all_at(&bucket, bucket_start(tag, self.buckets) as u64)
+        self.write(tag, &bucket)
     }
 
     /// Removes an address of an owner.
     pub(super) fn remove(&mut self, tag: Tag, ip: IpAddr) -> io::Result<()> {
-        let bucket = self.bucket(tag)?;
-        let Some((at, ..)) = entries(&bucket).find(|(_, other, other_ip)| (*other, *other_ip) == (tag, ip)) else {
+        let mut bucket = self.read(tag)?;
+        if !bucket.remove(tag, ip) {
             return Ok(());
-        };
+        }
         self.count = self.count.saturating_sub(1);
-        let offset = bucket_start(tag, self.buckets) + (at + 1) * ENTRY;
-        self.file.write_all_at(&[0; ENTRY], offset as u64)
+        self.write(tag, &bucket)
     }
 
-    /// Says that the table is right for this state of the directory.
-    pub(super) fn seal(&self, stamp: &DirectoryStamp) -> io::Result<()> {
+    /// Says what the table is right for.
+    pub(super) fn seal(&self, seal: &Seal) -> io::Result<()> {
         self.file
-            .write_all_at(&encode_header(stamp, self.buckets, self.count), 0)
+            .write_all_at(&encode_header(seal, self.buckets, self.count), 0)
     }
 
-    fn bucket(&self, tag: Tag) -> io::Result<[u8; BUCKET]> {
-        let mut bucket = [0; BUCKET];
-        self.file
-            .read_exact_at(&mut bucket, bucket_start(tag, self.buckets) as u64)?;
-        Ok(bucket)
+    fn read(&self, tag: Tag) -> io::Result<Bucket> {
+        let mut bytes = [0; bucket::SIZE];
+        self.file.read_exact_at(&mut bytes, self.offset(tag))?;
+        Bucket::from_bytes(bytes)
+    }
+
+    fn write(&self, tag: Tag, bucket: &Bucket) -> io::Result<()> {
+        self.file.write_all_at(&bucket.bytes(), self.offset(tag))
+    }
+
+    fn offset(&self, tag: Tag) -> u64 {
+        (tag.bucket(self.buckets) + 1) * bucket::SIZE as u64
     }
 
     fn grow(&mut self, directory: &File) -> io::Result<()> {
@@ -149,13 +166,14 @@ impl Owners {
         (&self.file).read_to_end(&mut bytes)?;
         let mut all = Vec::new();
         let mut flagged = Vec::new();
-        for (at, bucket) in (0..self.buckets).zip(bytes.chunks_exact(BUCKET).skip(1)) {
-            all.extend(entries(bucket).map(|(_, tag, ip)| (tag, ip)));
-            if bucket.first() != Some(&0) {
+        let (buckets, _) = bytes.as_chunks::<{ bucket::SIZE }>();
+        for (at, bytes) in (0..self.buckets).zip(buckets.iter().skip(1)) {
+            let bucket = Bucket::from_bytes(*bytes)?;
+            all.extend(bucket.entries());
+            if bucket.is_flagged() {
                 // What had no room would be in one of the buckets that this one becomes.
-                let becomes =
-                    (at..buckets_for(self.count)).step_by(usize::try_from(self.buckets).unwrap_or(usize::MAX));
-                flagged.extend(becomes.map(Tag::of_bucket));
+                let step = usize::try_from(self.buckets).unwrap_or(usize::MAX);
+                flagged.extend((at..buckets_for(self.count)).step_by(step).map(Tag::of_bucket));
             }
         }
         *self = Owners::create(directory, &all, &flagged)?;
@@ -168,62 +186,17 @@ fn buckets_for(count: u64) -> u64 {
     (count / FULL * 2).next_power_of_two().max(FEWEST_BUCKETS)
 }
 
-/// Adds an entry to a bucket, or flags it where there is no room.
-fn add(bucket: &mut [u8], tag: Tag, ip: IpAddr) {
-    let free = bucket
-        .chunks_exact_mut(ENTRY)
-        .skip(1)
-        .find(|entry| entry.iter().all(|byte| *byte == 0));
-    match free {
-        Some(entry) => {
-            let mut writer = Writer(entry);
-            writer.u64(tag.0);
-            writer.u64(if ip.is_ipv4() { 4 } else { 6 });
-            writer.u128(bits(ip));
-        }
-        None => {
-            if let Some(flag) = bucket.first_mut() {
-                *flag = 1;
-            }
-        }
-    }
-}
+const HEADER: usize = 88;
 
-/// The entries of a bucket with their places.
-fn entries(bucket: &[u8]) -> impl Iterator<Item = (usize, Tag, IpAddr)> + Clone + '_ {
-    bucket
-        .chunks_exact(ENTRY)
-        .skip(1)
-        .take(ENTRIES)
-        .enumerate()
-        .filter_map(|(at, entry)| {
-            let mut reader = Reader(entry);
-            let tag = Tag(reader.u64());
-            let family = match reader.u64() {
-                4 => Family::V4,
-                6 => Family::V6,
-                _ => return None,
-            };
-            Some((at, tag, family.address(reader.u128())))
-        })
-}
-
-/// Where the bucket of a tag begins. The number of buckets is a power of two, and the table fits into memory.
-fn bucket_start(tag: Tag, buckets: u64) -> usize {
-    let bucket = (tag.0 >> 1) & (buckets - 1);
-    (bucket as usize + 1) * BUCKET
-}
-
-const HEADER: usize = 72;
-
-fn encode_header(stamp: &DirectoryStamp, buckets: u64, count: u64) -> [u8; HEADER] {
+fn encode_header(seal: &Seal, buckets: u64, count: u64) -> [u8; HEADER] {
     let mut body = [0; HEADER - 8];
     let mut writer = Writer(&mut body);
     writer.u64(MAGIC);
-    writer.u64(stamp.device);
-    writer.u64(stamp.inode);
-    writer.bytes(&stamp.modified.seconds.to_le_bytes());
-    writer.u64(stamp.modified.nanoseconds.into());
+    writer.u128(seal.boot);
+    writer.u64(seal.directory.device);
+    writer.u64(seal.directory.inode);
+    writer.bytes(&seal.directory.modified.seconds.to_le_bytes());
+    writer.u64(seal.directory.modified.nanoseconds.into());
     writer.u64(buckets);
     writer.u64(count);
     let mut header = [0; HEADER];
@@ -233,27 +206,27 @@ fn encode_header(stamp: &DirectoryStamp, buckets: u64, count: u64) -> [u8; HEADE
     header
 }
 
-fn decode_header(header: &[u8]) -> Option<(DirectoryStamp, u64, u64)> {
+fn decode_header(header: &[u8]) -> Option<(Seal, u64, u64)> {
     let mut reader = Reader(header);
     if reader.u64() != hash(reader.0) || reader.u64() != MAGIC {
         return None;
     }
+    let boot = reader.u128();
     let (device, inode) = (reader.u64(), reader.u64());
     let seconds = i64::from_le_bytes(reader.array());
     let modified = Time {
         seconds,
         nanoseconds: u32::try_from(reader.u64()).ok()?,
     };
+    let directory = DirectoryStamp {
+        device,
+        inode,
+        modified,
+    };
     let (buckets, count) = (reader.u64(), reader.u64());
-    buckets.is_power_of_two().then_some((
-        DirectoryStamp {
-            device,
-            inode,
-            modified,
-        },
-        buckets,
-        count,
-    ))
+    buckets
+        .is_power_of_two()
+        .then_some((Seal { directory, boot }, buckets, count))
 }
 
 #[cfg(test)]
@@ -263,6 +236,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::range::Family;
 
     fn directory() -> (std::path::PathBuf, File) {
         static SERIAL: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
@@ -280,38 +254,50 @@ mod tests {
     #[test]
     fn it_is_current_for_one_state_of_one_directory() {
         let (path, directory) = directory();
+        let modified = Time {
+            seconds: -3,
+            nanoseconds: 4,
+        };
         let stamp = DirectoryStamp {
             device: 1,
             inode: 2,
-            modified: Time {
-                seconds: -3,
-                nanoseconds: 4,
-            },
+            modified,
         };
-        assert!(Owners::open_current(&directory, &stamp).unwrap().is_none());
+        let seal = Seal {
+            directory: stamp,
+            boot: 7,
+        };
+        assert!(Owners::open_current(&directory, &seal).unwrap().is_none());
         let owners = Owners::create(&directory, &[(Tag::of(b"a"), ip(1))], &[]).unwrap();
-        assert!(
-            Owners::open_current(&directory, &stamp).unwrap().is_none(),
-            "not sealed"
-        );
-        owners.seal(&stamp).unwrap();
-        let again = Owners::open_current(&directory, &stamp).unwrap().unwrap();
+        assert!(Owners::open_current(&directory, &seal).unwrap().is_none(), "not sealed");
+        owners.seal(&seal).unwrap();
+        let again = Owners::open_current(&directory, &seal).unwrap().unwrap();
         assert_eq!(again.find(Tag::of(b"a")).unwrap(), Some(vec![ip(1)]));
         for other in [
-            DirectoryStamp { device: 9, ..stamp },
-            DirectoryStamp { inode: 9, ..stamp },
-            DirectoryStamp {
-                modified: Time {
-                    nanoseconds: 5,
-                    ..stamp.modified
+            Seal { boot: 8, ..seal },
+            Seal {
+                directory: DirectoryStamp { device: 9, ..stamp },
+                ..seal
+            },
+            Seal {
+                directory: DirectoryStamp { inode: 9, ..stamp },
+                ..seal
+            },
+            Seal {
+                directory: DirectoryStamp {
+                    modified: Time {
+                        nanoseconds: 5,
+                        ..modified
+                    },
+                    ..stamp
                 },
-                ..stamp
+                ..seal
             },
         ] {
             assert!(Owners::open_current(&directory, &other).unwrap().is_none());
         }
         std::fs::write(path.join(NAME), "short").unwrap();
-        assert!(Owners::open_current(&directory, &stamp).unwrap().is_none());
+        assert!(Owners::open_current(&directory, &seal).unwrap().is_none());
         std::fs::remove_dir_all(path).unwrap();
     }
 
@@ -319,10 +305,10 @@ mod tests {
     fn an_owner_of_more_than_a_bucket_is_looked_up_in_the_directory() {
         let (path, directory) = directory();
         let mut owners = Owners::create(&directory, &[], &[Tag::of(b"odd")]).unwrap();
-        for at in 0..ENTRIES as u32 {
+        for at in 0..15 {
             owners.insert(&directory, Tag::of(b"a"), ip(at)).unwrap();
         }
-        assert_eq!(owners.find(Tag::of(b"a")).unwrap().map(|ips| ips.len()), Some(ENTRIES));
+        assert_eq!(owners.find(Tag::of(b"a")).unwrap().map(|ips| ips.len()), Some(15));
         owners.insert(&directory, Tag::of(b"a"), ip(99)).unwrap();
         assert_eq!(owners.find(Tag::of(b"a")).unwrap(), None);
         assert_eq!(owners.find(Tag::of(b"odd")).unwrap(), None);

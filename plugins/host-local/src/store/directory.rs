@@ -331,6 +331,7 @@ impl Network {
                     .read_file(name)
                     .is_ok_and(|(bytes, _)| Content::of(&bytes) == Content::Blank) =>
             {
+                log::warn!("{}: replaced: no owner in it", self.path.join(name).display());
                 unlinkat(&self.locked.dir, name, UnlinkatFlags::NoRemoveDir)?;
                 file.link(&self.locked.dir, name)
             }

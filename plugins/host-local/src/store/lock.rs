@@ -37,9 +37,9 @@ pub(super) enum Access {
 ///
 /// People remove such directories by hand while others wait for the lock in them; a lock counts only if it is still the
 /// one that the path leads to.
-pub(super) fn lock(path: &Path, mode: Access) -> Result<Option<Locked>> {
+pub(super) fn lock(path: &Path, access: Access) -> Result<Option<Locked>> {
     loop {
-        if mode == Access::Create {
+        if access == Access::Create {
             DirBuilder::new()
                 .recursive(true)
                 .mode(0o755)
@@ -47,23 +47,27 @@ pub(super) fn lock(path: &Path, mode: Access) -> Result<Option<Locked>> {
                 .map_err(|e| failed(format_args!("create {}", path.display()), e))?;
         }
         let dir = match open_directory(path) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound && mode == Access::Create => continue,
+            Err(e) if e.kind() == io::ErrorKind::NotFound && access == Access::Create => continue,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
             opened => opened.map_err(|e| failed(format_args!("open {}", path.display()), e))?,
         };
         let in_lock = |e: io::Error| failed(format_args!("lock {}", path.join(LOCK).display()), e);
-        let file = match open_lock(&dir, mode) {
+        let file = match open_lock(&dir, access) {
             // A directory that was removed takes no new file.
-            Err(Errno::ENOENT) if mode != Access::Read => {
+            Err(Errno::ENOENT) if access != Access::Read => {
                 if is_at(&dir, path) {
                     return Err(in_lock(Errno::ENOENT.into()));
                 }
                 continue;
             }
             Err(Errno::ENOENT) => return Ok(Some(Locked { dir, _lock: None })),
+            // Nobody else can make the lock either, and what is to be released must not wait for room.
+            Err(Errno::ENOSPC | Errno::EDQUOT) if access == Access::Existing => {
+                return Ok(Some(Locked { dir, _lock: None }));
+            }
             opened => File::from(opened.map_err(|e| in_lock(e.into()))?),
         };
-        if mode == Access::Read {
+        if access == Access::Read {
             file.lock_shared()
         } else {
             file.lock()
@@ -77,9 +81,9 @@ pub(super) fn lock(path: &Path, mode: Access) -> Result<Option<Locked>> {
     }
 }
 
-fn open_lock(dir: &File, mode: Access) -> nix::Result<std::os::fd::OwnedFd> {
+fn open_lock(dir: &File, access: Access) -> nix::Result<std::os::fd::OwnedFd> {
     // The reference opens it for reading only; over NFS an exclusive lock needs the right to write.
-    let flags = match mode {
+    let flags = match access {
         Access::Read => OFlag::O_RDONLY,
         Access::Create | Access::Existing => OFlag::O_RDWR | OFlag::O_CREAT,
     };

@@ -1,0 +1,287 @@
+//! Processes that die, disks that are full, and files that hold nothing.
+
+use std::fs;
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+
+use crate::pool::{Pool, ours};
+
+/// Runs a call that is killed at the entry of its `number`th system call; whether it got to its end before.
+pub(crate) fn killed(pool: &Pool, verb: &str, id: &str, number: usize) -> bool {
+    let mut child = Command::new("strace")
+        .args([
+            "-f",
+            "-qq",
+            "-o",
+            "/dev/null",
+            "-e",
+            &format!("inject=all:signal=KILL:when={number}"),
+        ])
+        .arg(ours())
+        .envs([
+            ("CNI_COMMAND", verb),
+            ("CNI_CONTAINERID", id),
+            ("CNI_NETNS", "/nowhere"),
+        ])
+        .envs([("CNI_IFNAME", "eth0"), ("CNI_PATH", "/nowhere")])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("strace: scripts/test installs it");
+    // It may be gone before it reads.
+    let _ = std::io::Write::write_all(&mut child.stdin.take().unwrap(), pool.conf(&Value::Null).as_bytes());
+    child.wait().unwrap().success()
+}
+
+fn dual() -> Pool {
+    let pool = Pool::new(json!({ "ranges": [[{ "subnet": "10.1.0.0/29" }], [{ "subnet": "fd00::/125" }]] }));
+    for id in ["a", "b"] {
+        pool.add(id).success();
+    }
+    pool
+}
+
+/// The pool holds exactly the two addresses of a and b, and gives away and takes back all others.
+fn assert_whole(pool: &Pool, at: usize) {
+    let held = pool.reserved();
+    assert_eq!(held.len(), 4, "after call {at}: {held:?}");
+    assert!(
+        held.values().all(|owner| owner == "a\r\neth0" || owner == "b\r\neth0"),
+        "after call {at}: {held:?}"
+    );
+    for id in ["x1", "x2", "x3"] {
+        assert_eq!(pool.add(id).code, Some(0), "after call {at}, {id}");
+    }
+    assert!(
+        pool.add("x4").error().1.contains("no IP addresses available"),
+        "after call {at}"
+    );
+    for id in ["x1", "x2", "x3"] {
+        pool.del(id).silent();
+    }
+    assert_eq!(pool.reserved(), held, "after call {at}");
+}
+
+#[test]
+fn an_add_killed_at_any_system_call_loses_nothing() {
+    let pool = dual();
+    for at in 1.. {
+        let done = killed(&pool, "ADD", "victim", at);
+        for (name, owner) in pool.reserved() {
+            assert!(
+                ["a\r\neth0", "b\r\neth0", "victim\r\neth0"].contains(&owner.as_str()),
+                "{name} after call {at}: {owner:?}"
+            );
+        }
+        pool.del("victim").silent();
+        assert_whole(&pool, at);
+        if done {
+            assert!(at > 50, "the calls were counted");
+            return;
+        }
+    }
+}
+
+#[test]
+fn a_del_killed_at_any_system_call_loses_nothing() {
+    let pool = dual();
+    for at in 1.. {
+        pool.add("victim").success();
+        let done = killed(&pool, "DEL", "victim", at);
+        pool.del("victim").silent();
+        assert_whole(&pool, at);
+        if done {
+            assert!(at > 50, "the calls were counted");
+            return;
+        }
+    }
+}
+
+#[test]
+fn a_gc_killed_at_any_system_call_is_finished_by_the_next() {
+    let pool = dual();
+    for at in 1.. {
+        pool.write("10.1.0.6", "gone\r\neth0");
+        pool.write("fd00::6", "gone\r\neth0");
+        let gc = pool.with(json!({}));
+        let valid = json!([{ "containerID": "a", "ifname": "eth0" }, { "containerID": "b", "ifname": "eth0" }]);
+        let done = killed_gc(&gc, &valid, at);
+        gc.gc(&valid).silent();
+        assert_eq!(pool.reserved().len(), 4, "after call {at}");
+        if done {
+            assert_whole(&pool, at);
+            return;
+        }
+    }
+}
+
+fn killed_gc(pool: &Pool, valid: &Value, number: usize) -> bool {
+    let mut child = Command::new("strace")
+        .args([
+            "-f",
+            "-qq",
+            "-o",
+            "/dev/null",
+            "-e",
+            &format!("inject=all:signal=KILL:when={number}"),
+        ])
+        .arg(ours())
+        .env("CNI_COMMAND", "GC")
+        .env("CNI_PATH", "/nowhere")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("strace: scripts/test installs it");
+    let conf = pool.conf(&json!({ "cni.dev/valid-attachments": valid }));
+    let _ = std::io::Write::write_all(&mut child.stdin.take().unwrap(), conf.as_bytes());
+    child.wait().unwrap().success()
+}
+
+#[test]
+fn files_that_hold_nothing_are_free() {
+    for junk in ["", "\0\0\0\0", " \r\n", "\0\n"] {
+        let pool = Pool::subnet("10.1.0.0/29");
+        for at in 2..=6 {
+            pool.write(&format!("10.1.0.{at}"), junk);
+        }
+        let reply = pool.add("e1");
+        assert_eq!(crate::pool::addresses(&reply), ["10.1.0.2"], "{junk:?}");
+        assert!(reply.stderr.contains("10.1.0.2: no owner in it"), "{}", reply.stderr);
+        assert_eq!(pool.reserved()["10.1.0.2"], "e1\r\neth0");
+        for (id, ip) in [("e2", "10.1.0.3"), ("e3", "10.1.0.4")] {
+            assert_eq!(pool.addresses(id), [ip], "from the cache");
+        }
+        pool.call_of(ours(), "ADD", "e5", &[("CNI_ARGS", "IP=10.1.0.6")], &Value::Null)
+            .success();
+    }
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_taken() {
+    let pool = Pool::subnet("10.1.0.0/29");
+    fs::create_dir_all(pool.file("10.1.0.2")).unwrap();
+    let reply = pool.add("a");
+    assert_eq!(crate::pool::addresses(&reply), ["10.1.0.3"]);
+    assert!(reply.stderr.contains("10.1.0.2"), "{}", reply.stderr);
+    pool.gc(&json!([])).silent();
+    assert!(pool.file("10.1.0.2").exists());
+}
+
+#[test]
+fn a_full_disk_leaves_nothing_behind() {
+    testkit::world(|w| {
+        w.sh("mkdir /run/data; mount -t tmpfs -o size=64k,nr_inodes=1k tmpfs /run/data");
+        let pool = Pool::at(
+            "/run/data".into(),
+            json!({ "ranges": [[{ "subnet": "10.1.0.0/29" }], [{ "subnet": "fd00::/125" }]] }),
+        );
+        pool.add("a").success();
+        let before = (pool.reserved(), pool.cursor(0), pool.cursor(1));
+        w.try_sh("head -c 10M /dev/zero > /run/data/fill");
+        let full = pool.add("b");
+        assert_eq!(full.error().0, 5, "{full:?}");
+        assert!(full.stdout.contains("No space left on device"), "{}", full.stdout);
+        assert_eq!((pool.reserved(), pool.cursor(0), pool.cursor(1)), before);
+        assert_eq!(pool.status().error().0, 50);
+        pool.del("a").silent();
+        assert_eq!(pool.reserved().len(), 0, "a full disk does not keep a DEL from freeing");
+        w.sh("rm /run/data/fill");
+        assert_eq!(pool.addresses("b"), ["10.1.0.3", "fd00::3"]);
+    });
+}
+
+#[test]
+fn a_full_inode_table_leaves_nothing_behind() {
+    testkit::world(|w| {
+        // The number at which an ADD begins to fail moves through all of its files.
+        for inodes in 2..24 {
+            w.sh(&format!(
+                "mkdir -p /run/data; mount -t tmpfs -o nr_inodes={inodes} tmpfs /run/data"
+            ));
+            let pool = Pool::at(
+                "/run/data".into(),
+                json!({ "ranges": [[{ "subnet": "10.1.0.0/29" }], [{ "subnet": "fd00::/125" }]] }),
+            );
+            let mut cursors = (None, None);
+            for id in ["a", "b", "c"] {
+                let before = pool.reserved();
+                let reply = pool.add(id);
+                if reply.code == Some(0) {
+                    cursors = (pool.cursor(0), pool.cursor(1));
+                    assert_eq!(pool.reserved().len(), before.len() + 2);
+                } else {
+                    assert_eq!(reply.error().0, 5, "{reply:?}");
+                    assert_eq!(pool.reserved(), before, "{inodes} inodes");
+                    assert_eq!((pool.cursor(0), pool.cursor(1)), cursors, "{inodes} inodes");
+                }
+            }
+            for id in ["a", "b", "c"] {
+                pool.del(id).silent();
+            }
+            assert_eq!(pool.reserved().len(), 0);
+            w.sh("umount /run/data");
+        }
+    });
+}
+
+#[test]
+fn file_systems_without_unnamed_files_or_links_do() {
+    for no_links in [false, true] {
+        let pool = Pool::subnet("10.1.0.0/29");
+        pool.add("a").success();
+        let no_unnamed = format!("inject=openat:error=EOPNOTSUPP:when={}", nth_tmpfile(&pool));
+        let mut inject = vec!["-e", &no_unnamed];
+        if no_links {
+            inject.extend(["-e", "inject=linkat:error=EPERM"]);
+        }
+        assert!(traced(&pool, &inject), "without links: {no_links}");
+        assert_eq!(
+            pool.reserved().into_values().collect::<Vec<_>>(),
+            ["a\r\neth0", "b\r\neth0"]
+        );
+        assert_eq!(
+            fs::read_dir(pool.cache().join("n")).unwrap().count(),
+            2,
+            "no temporary file is left"
+        );
+        for id in ["a", "b"] {
+            pool.del(id).silent();
+        }
+        assert_eq!(pool.reserved().len(), 0);
+    }
+}
+
+/// An ADD of b under strace with these arguments; whether it succeeded.
+fn traced(pool: &Pool, strace: &[&str]) -> bool {
+    let mut child = Command::new("strace")
+        .args(["-qq", "-o", pool.data().join("trace").to_str().unwrap()])
+        .args(strace)
+        .arg(ours())
+        .envs([
+            ("CNI_COMMAND", "ADD"),
+            ("CNI_CONTAINERID", "b"),
+            ("CNI_NETNS", "/nowhere"),
+        ])
+        .envs([("CNI_IFNAME", "eth0"), ("CNI_PATH", "/nowhere")])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("strace: scripts/test installs it");
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), pool.conf(&Value::Null).as_bytes()).unwrap();
+    child.wait().unwrap().success()
+}
+
+/// The number of the `openat` with which an ADD asks for an unnamed file.
+fn nth_tmpfile(pool: &Pool) -> usize {
+    assert!(traced(pool, &["-e", "trace=openat"]));
+    pool.del("b").silent();
+    let trace = fs::read_to_string(pool.data().join("trace")).unwrap();
+    trace
+        .lines()
+        .position(|line| line.contains("O_TMPFILE"))
+        .expect("an unnamed file")
+        + 1
+}
