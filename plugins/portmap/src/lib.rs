@@ -3,11 +3,10 @@
 mod config;
 mod netns;
 
-use std::cmp::Reverse;
 use std::net::IpAddr;
 
 use cni_types::{CniResult, Code, Error, NetConf, Result};
-use net::{Net, Outcome, RouteFilter};
+use net::{Net, Outcome};
 use netfilter::Family;
 use netfilter::portmap::{self, Hints, Published};
 use skel::{Add, BestEffort, Call, Check, Del, Gc, Plugin, Status, Undo};
@@ -114,18 +113,7 @@ fn localnet_key(host: &mut Net, published: &Published) -> Result<Option<String>>
 
 /// The interface through which the host reaches an address; `None` where it does not.
 fn interface_towards(host: &mut Net, address: IpAddr) -> Result<Option<String>> {
-    /// RT_TABLE_MAIN of rtnetlink.h.
-    const MAIN: u32 = 254;
-    let main = RouteFilter {
-        table: Some(MAIN),
-        oif: None,
-    };
-    let mut routes = host.routes(net::Family::of(address), main)?;
-    routes.retain(|route| route.unicast && route.dst.contains(address));
-    let best = routes
-        .iter()
-        .min_by_key(|route| (Reverse(route.dst.prefix()), route.priority));
-    let Some(index) = best.and_then(|route| route.oif) else {
+    let Some(index) = host.route_to(address)?.and_then(|route| route.oif) else {
         return Ok(None);
     };
     Ok(host.link_by_index(index)?.map(|link| link.name))

@@ -7,7 +7,7 @@ use libc::{RTM_DELROUTE, RTM_GETROUTE, RTM_NEWROUTE};
 use netlink_packet_core::{Emitable, NLM_F_CREATE, NLM_F_EXCL};
 use netlink_packet_route::AddressFamily;
 use netlink_packet_route::route::{
-    RouteAttribute, RouteHeader, RouteMessage, RouteMetric, RouteProtocol, RouteScope, RouteType,
+    RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteMetric, RouteProtocol, RouteScope, RouteType,
 };
 use nix::errno::Errno;
 use rtnetlink::RouteMessageBuilder;
@@ -191,6 +191,26 @@ impl Net {
         Ok(routes)
     }
 
+    /// The route that a packet of this namespace to `address` would take, by a look-up and not by a list; `None` where there
+    /// is no way to it.
+    ///
+    /// # Errors
+    /// The kernel refuses the request.
+    pub fn route_to(&mut self, address: IpAddr) -> Result<Option<Route>> {
+        let mut request = RouteFilter::default().request(Family::of(address));
+        let (destination, length) = match address {
+            IpAddr::V4(ipv4) => (RouteAddress::Inet(ipv4), 32),
+            IpAddr::V6(ipv6) => (RouteAddress::Inet6(ipv6), 128),
+        };
+        request.header.destination_prefix_length = length;
+        request.attributes.push(RouteAttribute::Destination(destination));
+        match self.socket.get(RTM_GETROUTE, &request, &decode) {
+            Ok(route) => Ok(route.filter(|route| route.unicast)),
+            Err(failure) if is_unreachable(failure.errno()) => Ok(None),
+            Err(failure) => Err(failure.of("look up route to", address.to_string())),
+        }
+    }
+
     fn described(&mut self, route: &NewRoute) -> String {
         let via = route
             .gateway
@@ -199,6 +219,14 @@ impl Net {
         let table = route.table.map(|table| format!(" table {table}")).unwrap_or_default();
         format!("{}{via}{table} on {}", route.dst, self.named(route.oif))
     }
+}
+
+/// How the kernel tells that no route leads there, or one that says so.
+fn is_unreachable(errno: Errno) -> bool {
+    matches!(
+        errno,
+        Errno::ENETUNREACH | Errno::EHOSTUNREACH | Errno::EACCES | Errno::EINVAL | Errno::EAFNOSUPPORT
+    )
 }
 
 impl NewRoute {

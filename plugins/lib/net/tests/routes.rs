@@ -215,3 +215,30 @@ fn a_refusal_describes_the_route() {
         );
     });
 }
+
+#[test]
+fn the_route_of_a_packet_is_looked_up() {
+    world(|w| {
+        let mut host = Net::host().unwrap();
+        let near = link(w, &mut host, "br1", 1);
+        let far = link(w, &mut host, "br2", 2);
+        w.sh("ip route add 10.9.0.0/16 via 10.2.0.1; ip route add unreachable 10.8.0.0/16; ip route add prohibit 10.7.0.0/16
+              ip route add blackhole 10.6.0.0/16; ip -6 route add fd09::/32 via fd02::1");
+        let mut to = |address: &str| host.route_to(address.parse().unwrap()).unwrap();
+        for (address, oif) in [
+            ("10.1.0.77", Some(near)),
+            ("10.9.0.1", Some(far)),
+            ("fd01::77", Some(near)),
+            ("fd09::1", Some(far)),
+            // Our own, and what leads nowhere.
+            ("10.1.0.5", None),
+            ("10.8.0.1", None),
+            ("10.7.0.1", None),
+            ("10.6.0.1", None),
+            ("192.0.2.1", None),
+            ("2001:db8::1", None),
+        ] {
+            assert_eq!(to(address).and_then(|route| route.oif), oif, "{address}");
+        }
+    });
+}
