@@ -24,8 +24,14 @@ pub struct Masquerade {
 /// Code 11 when others kept changing the ruleset; otherwise what the kernel said.
 pub fn add(backend: Backend, attachment: &Attachment, masquerade: &Masquerade) -> Result<()> {
     match backend {
-        Backend::Iptables => iptables::masquerade::add(attachment, masquerade),
-        Backend::Nftables => nftables::masquerade::add(attachment, masquerade),
+        Backend::Iptables => {
+            iptables::masquerade::add(attachment, masquerade)?;
+            nftables::masquerade::del(attachment)
+        }
+        Backend::Nftables => {
+            nftables::masquerade::add(attachment, masquerade)?;
+            iptables::masquerade::del(attachment)
+        }
     }
 }
 

@@ -137,6 +137,20 @@ pub fn add(backend: Backend, attachment: &Attachment, published: &Published) -> 
         Backend::Iptables => iptables::portmap::add(attachment, published),
         Backend::Nftables => nftables::portmap::add(attachment, published),
     }?;
+    complete(backend, attachment, published).inspect_err(|_| {
+        if let Err(e) = del(attachment, &Hints::default()) {
+            log::warn!("ports of {attachment} stay published: {e}");
+        }
+    })
+}
+
+/// What is left to do once the ports are published: nothing of an earlier `add` with the other backend may stay, and no
+/// connection may go on as if nothing had happened.
+fn complete(backend: Backend, attachment: &Attachment, published: &Published) -> Result<()> {
+    match backend {
+        Backend::Iptables => nftables::portmap::del(attachment, &Hints::default()),
+        Backend::Nftables => iptables::portmap::del(attachment),
+    }?;
     conntrack::flush_udp(&published.udp_ports())
 }
 

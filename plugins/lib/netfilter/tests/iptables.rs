@@ -127,6 +127,22 @@ fn adding_again_replaces_what_was_there() {
 }
 
 #[test]
+fn adding_with_the_other_backend_moves_everything_there() {
+    testkit::world(|w| {
+        let eth0 = attachment("net1", "c1", "eth0");
+        let asked = published("10.1.0.2/24", &[8001]);
+        for backend in [Backend::Iptables, Backend::Nftables, Backend::Iptables] {
+            portmap::add(backend, &eth0, &asked).unwrap();
+            masquerade::add(backend, &eth0, &masquerade_of("10.1.0.2/24")).unwrap();
+            let is_here = backend == Backend::Iptables;
+            assert_eq!(nat(w).contains("10.1.0.2"), is_here, "{backend:?}: {}", nat(w));
+            let natively = w.sh("nft list ruleset inet");
+            assert_eq!(natively.contains("10.1.0.2"), !is_here, "{backend:?}: {natively}");
+        }
+    });
+}
+
+#[test]
 fn conditions_are_found_again_in_iptables_own_words() {
     testkit::world(|w| {
         let eth0 = attachment("net1", "c1", "eth0");
@@ -149,6 +165,25 @@ fn conditions_are_found_again_in_iptables_own_words() {
         publish(&sibling, &published("10.1.0.3/24", &[8009])).unwrap();
         unpublish(&eth0);
         assert!(!nat(w).contains("8001") && nat(w).contains("8009"), "{}", nat(w));
+    });
+}
+
+#[test]
+fn rules_that_somebody_flushed_come_back_with_add_and_are_not_missed_by_del() {
+    testkit::world(|w| {
+        let eth0 = attachment("net1", "c1", "eth0");
+        let asked = published("10.1.0.2/24", &[8001]);
+        publish(&eth0, &asked).unwrap();
+        let full = nat(w);
+        for _ in 0..2 {
+            w.sh("iptables -t nat -F; iptables -t nat -X");
+            assert!(portmap::check(Backend::Iptables, &eth0, &asked).is_err());
+            publish(&eth0, &asked).unwrap();
+            assert_eq!(nat(w), full);
+        }
+        w.sh("iptables -t nat -F; iptables -t nat -X");
+        unpublish(&eth0);
+        assert_eq!(records(w), "");
     });
 }
 

@@ -1,5 +1,4 @@
 //! The iptables backend, judged by who is reached and who is seen.
-
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 mod topology;
