@@ -7,4 +7,5 @@ mod loopback;
 mod portmap;
 mod protocol;
 mod reference;
+mod static_ipam;
 mod suite;
