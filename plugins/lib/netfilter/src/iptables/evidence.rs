@@ -9,11 +9,12 @@ use nft::{Connection, Table};
 use super::exec::{Tool, Variant};
 use crate::Family;
 
-/// The implementations of iptables that may hold one of `chains` in the nat table of a family.
+/// The implementations of iptables that may hold one of `chains` in the nat table of a family; with no names, those that
+/// have such a table.
 ///
 /// The nf_tables implementation keeps each chain under its own name in the table `nat`, where netlink finds it. Of the
 /// legacy one the kernel tells only that the table is in use; reading it any other way would create it.
-pub(super) fn tools(family: Family, chains: &[String]) -> Result<Vec<Tool>> {
+pub(super) fn tools(family: Family, chains: &[&str]) -> Result<Vec<Tool>> {
     let mut tools = Vec::new();
     if nft_has_one_of(family, chains)? {
         tools.push(Tool {
@@ -28,11 +29,6 @@ pub(super) fn tools(family: Family, chains: &[String]) -> Result<Vec<Tool>> {
         });
     }
     Ok(tools)
-}
-
-/// The implementations of iptables that hold a nat table of a family.
-pub(super) fn tools_in_use(family: Family) -> Result<Vec<Tool>> {
-    tools(family, &[])
 }
 
 /// `thread-self`: the namespace of this thread counts, and `self` would show that of the process's first thread.
@@ -50,7 +46,7 @@ fn legacy_nat_is_used(family: Family) -> Result<bool> {
 }
 
 /// Whether the table `nat` of nf_tables has one of `chains`; with no names, whether there is such a table.
-fn nft_has_one_of(family: Family, chains: &[String]) -> Result<bool> {
+fn nft_has_one_of(family: Family, chains: &[&str]) -> Result<bool> {
     // Without netfilter's netlink there is no nf_tables either.
     let Ok(mut kernel) = Connection::open() else {
         return Ok(false);
@@ -64,7 +60,6 @@ fn nft_has_one_of(family: Family, chains: &[String]) -> Result<bool> {
     if chains.is_empty() {
         return kernel.has_table(&nat).map_err(failed);
     }
-    let names: Vec<&str> = chains.iter().map(String::as_str).collect();
-    let found = kernel.chains(&nat, &names).map_err(failed)?;
+    let found = kernel.chains(&nat, chains).map_err(failed)?;
     Ok(found.iter().any(Option::is_some))
 }

@@ -5,6 +5,8 @@ use sha2::{Digest, Sha512};
 
 /// Where PREROUTING and OUTPUT send what is addressed to the node itself.
 pub(super) const DNAT_CHAIN: &str = "CNI-HOSTPORT-DNAT";
+/// Where POSTROUTING sent everything, up to version 0.8 of the reference.
+pub(super) const SNAT_CHAIN: &str = "CNI-HOSTPORT-SNAT";
 /// Where the containers' chains mark what must be masqueraded.
 pub(super) const SETMARK_CHAIN: &str = "CNI-HOSTPORT-SETMARK";
 /// First in POSTROUTING: masquerades what is marked.

@@ -187,6 +187,7 @@ fn siblings<'a>(record: &'a Record, ifname: &IfName, feature: Feature) -> impl I
 /// Removes what an attachment owns, whichever suite and whichever implementation of iptables wrote it. Returns the rules.
 pub(super) fn del(attachment: &Attachment, feature: Feature) -> Result<Vec<(Family, Rule)>> {
     let chains = chains(feature, &attachment.network, &attachment.container_id);
+    let chains: Vec<&str> = chains.iter().map(String::as_str).collect();
     let mut tools = Vec::new();
     for family in Family::BOTH {
         tools.extend(evidence::tools(family, &chains)?);
@@ -250,9 +251,14 @@ pub(super) fn gc(
     network: &NetworkName,
     valid: &BTreeSet<(ContainerId, IfName)>,
 ) -> Result<Vec<(Family, Rule)>> {
+    // The chains of masquerading have no name in common, and nothing leads to them but rules in POSTROUTING.
+    let entrances: &[&str] = match feature {
+        Feature::Portmap => &[names::DNAT_CHAIN, names::SNAT_CHAIN],
+        Feature::Masquerade => &[],
+    };
     let mut tools = Vec::new();
     for family in Family::BOTH {
-        tools.extend(evidence::tools_in_use(family)?);
+        tools.extend(evidence::tools(family, entrances)?);
     }
     if tools.is_empty() && Record::load_network(network)?.is_empty() {
         return Ok(Vec::new());
