@@ -143,7 +143,7 @@ impl Ledger {
             };
             let mut found = Vec::with_capacity(addresses.len());
             for ip in &addresses {
-                match self.network.read(&ip.to_string())? {
+                match self.network.read(&ip.to_string()) {
                     Some(file) if file.content.claim(attachment) == claim => found.push(file),
                     _ => {
                         self.distrust_cache();
@@ -295,8 +295,6 @@ impl Held for View<'_> {
         match self {
             View::Cached { network, .. } => network
                 .read(&ip.to_string())
-                .ok()
-                .flatten()
                 .map(|found| found.describe())
                 .unwrap_or_default(),
             View::Walked(taken) => taken.holder(ip),

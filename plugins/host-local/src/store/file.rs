@@ -9,7 +9,7 @@ use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, openat, renameat};
 use nix::sys::stat::{Mode, fstatat};
 use nix::unistd::{UnlinkatFlags, linkat, unlinkat};
 
-use super::Stamp;
+use super::stamp::Stamp;
 
 /// A file with its content, ready to be linked into place. What is not linked disappears, at the latest with the next
 /// one prepared under the same number.

@@ -3,6 +3,11 @@
     clippy::disallowed_methods,
     reason = "tests start programs and read their environment"
 )]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test that cannot go on must stop"
+)]
 
 mod concurrency;
 mod cost;

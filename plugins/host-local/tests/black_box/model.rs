@@ -1,6 +1,7 @@
 //! Any interleaving of calls, crashes and foreign writes, against a model that knows nothing of caches.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fs;
 use std::net::Ipv4Addr;
 
@@ -114,9 +115,11 @@ fn run(steps: Vec<Step>) -> Result<(), TestCaseError> {
                 follow(&pool, &mut model, *container)?;
             }
             Step::ForeignAdd(container, host) => {
-                if !model.held.contains_key(&ip(*host)) {
-                    pool.write(&ip(*host).to_string(), &owner(*container));
-                    model.held.insert(ip(*host), owner(*container));
+                if let Entry::Vacant(free) = model.held.entry(ip(*host)) {
+                    // No suite writes into a file that is there.
+                    let _ = fs::remove_file(pool.file(&free.key().to_string()));
+                    pool.write(&free.key().to_string(), &owner(*container));
+                    free.insert(owner(*container));
                 }
             }
             Step::ForeignRemove(host) => {
