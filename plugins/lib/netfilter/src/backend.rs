@@ -8,7 +8,7 @@ use std::str::FromStr;
 use cni_types::{Error, Result};
 use serde::Deserialize;
 
-use crate::iptables;
+use crate::{iptables, nftables};
 
 /// Settings of the whole node, which the installer writes and which need not exist.
 const NODE_SETTINGS: &str = "/etc/cni/ferrule.json";
@@ -67,7 +67,8 @@ impl Backend {
     pub fn probe(self) -> Result<()> {
         match self {
             Backend::Iptables if !iptables::is_installed() => Err(Error::internal("iptables is not installed")),
-            Backend::Iptables | Backend::Nftables => Ok(()),
+            Backend::Iptables => Ok(()),
+            Backend::Nftables => nftables::probe(),
         }
     }
 }

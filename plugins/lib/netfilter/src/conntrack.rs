@@ -147,12 +147,16 @@ fn deletion(family: Family, entry: &[u8]) -> Result<Request, nft::Error> {
     let entry = Reader::new(entry)?;
     let tuple = entry.get(CTA_TUPLE_ORIG).unwrap_or_default();
     let number = entry.get(CTA_ID);
-    Ok(request(family, DELETE, "forget a UDP connection", |attributes| {
+    let deletion = request(family, DELETE, "forget a UDP connection", |attributes| {
         attributes.nested_bytes(CTA_TUPLE_ORIG, tuple);
         if let Some(number) = number {
             attributes.bytes(CTA_ID, number);
         }
-    }))
+    });
+    Ok(Request {
+        flags: Request::ACK,
+        ..deletion
+    })
 }
 
 /// Which addresses are the node's own.

@@ -103,6 +103,14 @@ fn del_and_gc_make_nothing() {
 }
 
 #[test]
+fn probing_makes_nothing() {
+    world(|w| {
+        Backend::Nftables.probe().unwrap();
+        assert_eq!(listing(w), "");
+    });
+}
+
+#[test]
 fn adding_again_replaces_what_was() {
     world(|w| {
         let c1 = attachment("net", "c1", "eth0");

@@ -2,6 +2,9 @@
 
 mod topology;
 
+use std::io::ErrorKind;
+use std::net::{TcpListener, TcpStream};
+
 use cni_types::Attachment;
 use netfilter::masquerade::{self, Masquerade};
 use netfilter::portmap::{self, Hints, Published};
@@ -36,6 +39,21 @@ fn a_port_is_reached_from_everywhere_and_sources_are_kept_where_they_can() {
         portmap::del(&c1, &Hints::default()).unwrap();
         assert!(is_deaf(Some("outside"), NODE, 8080));
         assert!(is_deaf(None, "127.0.0.1", 8080));
+    });
+}
+
+#[test]
+fn the_nodes_own_connections_to_the_ipv6_loopback_stay_there() {
+    world(|w| {
+        build(w);
+        let ports = [tcp(8080, 80), tcp(8081, 80)];
+        publish(&attachment("net", "c1", "eth0"), &published(2, &ports));
+        let own = TcpListener::bind("[::1]:8080").unwrap();
+        TcpStream::connect("[::1]:8080").unwrap();
+        own.accept().unwrap();
+        // At once, so that a client of `localhost` goes on to 127.0.0.1.
+        let refused = TcpStream::connect("[::1]:8081").unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
     });
 }
 

@@ -10,9 +10,10 @@ use crate::attributes::Attributes;
 use crate::batch::Batch;
 use crate::error::Error;
 use crate::message::{self, Acknowledgement, Head, Message};
+use crate::ruleset::{Family, Table};
 
 const REQUEST: u16 = libc::NLM_F_REQUEST as u16;
-const ACK: u16 = libc::NLM_F_ACK as u16;
+const ACK: u16 = Request::ACK;
 const DUMP: u16 = libc::NLM_F_DUMP as u16;
 const DUMP_INTERRUPTED: u16 = libc::NLM_F_DUMP_INTR as u16;
 
@@ -33,7 +34,8 @@ pub struct Request {
     pub subsystem: u8,
     /// The operation, one of the subsystem's.
     pub operation: u8,
-    /// More `NLM_F_*` flags than the exchange sets by itself.
+    /// More `NLM_F_*` flags than the exchange sets by itself: [`Request::ACK`] where the operation has no answer but that it
+    /// was done.
     pub flags: u16,
     /// The protocol family: `NFPROTO_*` or `AF_*`.
     pub family: u8,
@@ -44,6 +46,9 @@ pub struct Request {
 }
 
 impl Request {
+    /// `NLM_F_ACK`.
+    pub const ACK: u16 = libc::NLM_F_ACK as u16;
+
     fn write(&self, datagram: &mut Vec<u8>, flags: u16, sequence: u32) -> Result<(), Error> {
         if self.attributes.is_too_long() {
             return Err(Error::TooLong {
@@ -117,12 +122,11 @@ impl Connection {
         let mut datagram = Vec::new();
         let first = self.sequence.wrapping_add(1);
         for request in requests {
-            request.write(&mut datagram, ACK, self.next_sequence())?;
+            request.write(&mut datagram, 0, self.next_sequence())?;
         }
         self.send(&datagram)?;
 
         let mut open = requests.iter();
-        let mut answer = Vec::new();
         let mut expected = first;
         while !open.as_slice().is_empty() {
             self.receive()?;
@@ -131,20 +135,16 @@ impl Connection {
                 if message.sequence != expected {
                     continue;
                 }
-                match message.kind {
+                let Some(request) = open.next() else { break };
+                expected = expected.wrapping_add(1);
+                answers.push(match message.kind {
                     message::OVERRUN => return Err(Error::Malformed("messages were lost")),
-                    message::ERROR => {
-                        let Some(request) = open.next() else { break };
-                        let acknowledgement = message.acknowledgement()?;
-                        answers.push(match acknowledgement.errno {
-                            0 => Ok(std::mem::take(&mut answer)),
-                            _ => Err(request.refused(acknowledgement)),
-                        });
-                        answer.clear();
-                        expected = expected.wrapping_add(1);
-                    }
-                    _ => answer = message.attributes()?.to_vec(),
-                }
+                    message::ERROR => match message.acknowledgement()? {
+                        done if done.errno == 0 => Ok(Vec::new()),
+                        refusal => Err(request.refused(refusal)),
+                    },
+                    _ => Ok(message.attributes()?.to_vec()),
+                });
             }
         }
         Ok(())
@@ -226,6 +226,27 @@ impl Connection {
         }
         self.send(&datagram)?;
         self.await_commit(batch, begin)
+    }
+
+    /// Asks whether the kernel would carry out a batch, without carrying it out: which is the only way to learn what a
+    /// kernel supports. What it would take is undone with the last operation, which no kernel can carry out.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says to the first operation that it would refuse.
+    pub fn try_out(&mut self, batch: &Batch) -> Result<(), Error> {
+        let mut doomed = batch.clone();
+        doomed.delete_table(&Table::new(Family::Inet, "ferrule_never_made"));
+        let last = doomed.operations().last().map(|operation| operation.what.clone());
+        match self.commit(&doomed, None) {
+            Err(Error::Refused {
+                operation,
+                errno: libc::ENOENT,
+                ..
+            }) if Some(&operation) == last.as_ref() => Ok(()),
+            Err(error) => Err(error),
+            Ok(()) => Err(Error::Malformed("a table was deleted that is not there")),
+        }
     }
 
     fn await_commit(&mut self, batch: &Batch, begin: u32) -> Result<(), Error> {

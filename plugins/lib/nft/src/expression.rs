@@ -231,3 +231,71 @@ fn write_nat(data: &mut Attributes, kind: NatKind, family: Family, address: Regi
         data.u32(5, port.number());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The bytes of an attribute, as nf_tables.h and netlink.h of a little-endian machine have them.
+    fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+        let mut bytes = ((4 + value.len()) as u16).to_le_bytes().to_vec();
+        bytes.extend(kind.to_le_bytes());
+        bytes.extend(value);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes
+    }
+
+    fn expression(name: &str, data: &[Vec<u8>]) -> Vec<u8> {
+        let name = attribute(1, format!("{name}\0").as_bytes());
+        let data = attribute(0x8002, &data.concat());
+        attribute(0x8001, &[name, data].concat())
+    }
+
+    #[test]
+    fn registers_have_the_names_that_the_kernel_answers_with() {
+        let numbers: Vec<u32> = (0..6).map(|register| Register(register).number()).collect();
+        assert_eq!(numbers, [1, 9, 10, 11, 2, 13]);
+        assert_eq!(Register::FIRST.after(1).after(16), Register(5));
+    }
+
+    #[test]
+    #[cfg(target_endian = "little")]
+    fn expressions_are_encoded_as_the_kernels_header_says() {
+        let number = |kind: u16, value: u32| attribute(kind, &value.to_be_bytes());
+        let port = Register::FIRST.after(1);
+        let rule = [
+            Expression::Meta(Meta::TransportProtocol, Register::FIRST),
+            Expression::Payload {
+                base: PayloadBase::Transport,
+                offset: 2,
+                len: 2,
+                to: port,
+            },
+            Expression::MapTo("m".to_owned(), Register::FIRST, Register::FIRST),
+            Expression::Nat {
+                kind: NatKind::Destination,
+                family: Family::Ipv4,
+                address: Register::FIRST,
+                port: Some(port),
+            },
+            Expression::Masquerade,
+            Expression::Verdict(Verdict::Goto("c".to_owned())),
+        ];
+        let verdict = [attribute(1, &(-4i32).to_be_bytes()), attribute(2, b"c\0")].concat();
+        let list = [
+            expression("meta", &[number(1, 1), number(2, 16)]),
+            expression("payload", &[number(1, 9), number(2, 2), number(3, 2), number(4, 2)]),
+            expression("lookup", &[attribute(1, b"m\0"), number(2, 1), number(3, 1)]),
+            expression("nat", &[number(1, 1), number(2, 2), number(3, 1), number(5, 9)]),
+            expression("masq", &[]),
+            expression(
+                "immediate",
+                &[number(1, 0), attribute(0x8002, &attribute(0x8002, &verdict))],
+            ),
+        ];
+        assert_eq!(
+            expressions_attribute(&rule).as_bytes(),
+            attribute(0x8004, &list.concat())
+        );
+    }
+}

@@ -228,6 +228,24 @@ fn a_batch_is_all_or_nothing_and_names_what_failed() {
 }
 
 #[test]
+fn trying_out_tells_what_would_be_refused_and_does_nothing() {
+    world(|w| {
+        let mut connection = Connection::open().unwrap();
+        connection.try_out(&everything()).unwrap();
+        let mut batch = everything();
+        batch.append_rule(&table(), "net", &dnat_by("nothing"), &UserData::default());
+        let error = connection.try_out(&batch).unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .starts_with("add a rule to chain net of table inet t: "),
+            "{error}"
+        );
+        assert_eq!(listing(w), "");
+    });
+}
+
+#[test]
 fn a_batch_for_an_older_generation_changes_nothing() {
     world(|w| {
         let mut connection = Connection::open().unwrap();

@@ -33,7 +33,7 @@ fn map_name(family: Family) -> &'static str {
     }
 }
 
-fn layout() -> Layout {
+pub(super) fn layout() -> Layout {
     let map = |family| Map {
         set: Set::verdict_map(map_name(family), &[address_type(family)]),
         exclusive: false,

@@ -20,7 +20,37 @@ mod reference;
 mod rules;
 mod transaction;
 
-use cni_types::{Code, Error};
+use cni_types::{Code, Error, Result};
+use nft::{Batch, Chain, Connection, Expression, UserData};
+
+/// Tells whether the kernel has all that our tables need, by asking it to make them and not to: what a kernel's version
+/// says is not what its configuration has.
+///
+/// # Errors
+///
+/// What it lacks, in the kernel's words.
+pub(crate) fn probe() -> Result<()> {
+    let mut connection = Connection::open().map_err(kernel_error)?;
+    let mut batch = Batch::new();
+    for mut layout in [portmap::layout(), masquerade::layout()] {
+        // Under another name: what is there already would prove nothing.
+        layout.table.name.push_str("_probe");
+        layout.write(&mut batch);
+        let chain = Chain {
+            name: "source".to_owned(),
+            hook: None,
+        };
+        batch.add_chain(&layout.table, &chain);
+        batch.append_rule(
+            &layout.table,
+            &chain.name,
+            &[Expression::Masquerade],
+            &UserData::default(),
+        );
+    }
+    let lacks = |e| kernel_error(e).context("the kernel's nf_tables do not suffice");
+    connection.try_out(&batch).map_err(lacks)
+}
 
 /// A failure of the wire layer as a CNI error. A ruleset that others keep changing is worth another try.
 fn kernel_error(error: nft::Error) -> Error {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! table inet ferrule_portmap {
-//!   chain prerouting, output    fib daddr type local goto ports
+//!   chain prerouting, output    fib daddr type local goto ports; from the node itself not for ::1
 //!   chain ports                 conditions, then one look-up per map: a given hostIP before any, a single port before a range
 //!   chain snat                  ct status dnat: what was redirected to a container in snat4 or snat6 goes to its chain
 //!   chain snat4-<hash> ...      from 127.0.0.0/8 or the container's own subnet: masquerade
@@ -20,7 +20,7 @@ use std::collections::BTreeSet;
 
 use cni_types::{Attachment, ContainerId, IfName, NetworkName, Result};
 
-use self::table::layout;
+pub(super) use self::table::layout;
 use super::ledger::{Entry, Ledger};
 use super::{conditions, reference};
 use crate::conntrack;

@@ -1,6 +1,6 @@
 //! The table and what is in it without any container.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use cni_types::Cidr;
 use nft::{Chain, Expression, Hook, NatKind, Register, Set, Table, Verdict, types};
@@ -106,7 +106,7 @@ fn digit(family: Family) -> char {
 }
 
 /// The table.
-pub(super) fn layout() -> Layout {
+pub(in crate::nftables) fn layout() -> Layout {
     let families_and_kinds = || {
         Family::BOTH
             .into_iter()
@@ -119,7 +119,7 @@ pub(super) fn layout() -> Layout {
             regular(conditions::CHAIN, None),
             regular("ports", Some(ports())),
             base("prerouting", nat_hook(Hook::PREROUTING), to_ports()),
-            base("output", nat_hook(Hook::OUTPUT), to_ports()),
+            base("output", nat_hook(Hook::OUTPUT), from_node()),
             base("snat", nat_hook(Hook::POSTROUTING), Family::BOTH.map(sources).to_vec()),
             base("martians", Some(RAW), martians()),
         ],
@@ -157,6 +157,14 @@ fn to_ports() -> Vec<Vec<Expression>> {
     vec![rules::rule(&[&rules::to_local_address(), &[goto]])]
 }
 
+/// As `to_ports`, but for `::1`: IPv6 has no route_localnet, so such a connection could not leave the node. Refused at
+/// once it lets a client that asked for `localhost` go on to 127.0.0.1.
+fn from_node() -> Vec<Vec<Expression>> {
+    let loopback = rules::destination_in(Cidr::host(Ipv6Addr::LOCALHOST.into()));
+    let stays = rules::rule(&[&loopback, &[Expression::Verdict(Verdict::Return)]]);
+    [stays].into_iter().chain(to_ports()).collect()
+}
+
 fn ports() -> Vec<Vec<Expression>> {
     let conditions = vec![Expression::Verdict(Verdict::Jump(conditions::CHAIN.to_owned()))];
     let redirects = Family::BOTH.into_iter().flat_map(|family| {
@@ -179,7 +187,9 @@ fn sources(family: Family) -> Vec<Expression> {
 
 /// What the kernel refuses by itself until `route_localnet` lets the node's own connections to 127.0.0.1 out.
 fn martians() -> Vec<Vec<Expression>> {
-    let Some(loopback) = loopback() else { return Vec::new() };
+    let Some(loopback) = loopback() else {
+        return Vec::new();
+    };
     let drop = [Expression::Verdict(Verdict::Drop)];
     [rules::source_in(loopback), rules::destination_in(loopback)]
         .into_iter()
@@ -187,6 +197,7 @@ fn martians() -> Vec<Vec<Expression>> {
         .collect()
 }
 
+/// 127.0.0.0/8.
 fn loopback() -> Option<Cidr> {
     Cidr::new(IpAddr::from([127, 0, 0, 0]), 8)
 }
@@ -198,7 +209,7 @@ pub(super) fn snat_chain(container: Cidr, masq_all: bool) -> SharedChain {
     let rules = if masq_all {
         vec![masquerade.to_vec()]
     } else {
-        // From the node itself as 127.0.0.1, which no container can answer; IPv6 has no route_localnet.
+        // From the node itself as 127.0.0.1, which no container can answer.
         let node = loopback().filter(|_| family == Family::V4);
         // From the container itself, and from its neighbours, whom it would answer past the node.
         let sources = node.into_iter().chain([container.network()]);
