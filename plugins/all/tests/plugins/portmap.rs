@@ -348,6 +348,35 @@ fn few_programs_are_started_and_none_with_nftables() {
 }
 
 #[test]
+fn whoever_is_killed_leaves_nothing_that_the_next_del_does_not_find() {
+    testkit::world(|w| {
+        let node = Node::new(w);
+        let path = w.tmp().join("deadly");
+        fs::create_dir(&path).unwrap();
+        w.sh(&format!("ln -s /usr/sbin/iptables-save {}", path.display()));
+        // The plugin dies just before its rules are written, and just after.
+        for script in ["kill -9 $PPID", "/usr/sbin/iptables-restore \"$@\"; kill -9 $PPID"] {
+            let program = path.join("iptables-restore");
+            fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
+            w.sh(&format!(
+                "cd {}; chmod +x iptables-restore; ln -sf iptables-restore iptables-nft-restore",
+                path.display()
+            ));
+            let asked = conf(web(), backend("iptables"));
+            let dies = |verb| assert_eq!(node.call_in_path(&path, verb, &asked).code, None, "{script}");
+            dies("ADD");
+            node.call("DEL", "c1", &asked).silent();
+            node.call("ADD", "c1", &asked).success();
+            dies("DEL");
+            node.call("DEL", "c1", &asked).silent();
+            let left = node.rules();
+            assert!(!left.contains("CNI-DN-"), "{script}: {left}");
+            assert_eq!(w.sh("find /run/cni -name '*.json'"), "", "{script}");
+        }
+    });
+}
+
+#[test]
 fn status_tells_whether_the_backend_is_there() {
     testkit::world(|w| {
         let node = Node::new(w);
