@@ -5,6 +5,12 @@
 //! comment; what an attachment holds in all is written down in a [`record`] beside it. The [`ledger`] changes both
 //! together, in one batch that the kernel takes only if nobody changed the ruleset since it was read.
 //!
+//! Looking up, and with it DEL, costs the same however many containers there are. ADD grows by some sixty nanoseconds for each
+//! that has an element in a map of verdicts: when one is added, the kernel walks through all of them to find loops
+//! (`nft_lookup_validate`). Maps of data, as those of ports are, it leaves alone. A DEL takes at least an RCU grace period,
+//! some ten milliseconds: the kernel destroys what a batch deleted in the background, and closing the socket, or ending
+//! the process, waits for that (`nft_rcv_nl_event`).
+//!
 //! What the reference suite's nftables backend left is removed, never written ([`reference`]).
 
 mod conditions;
