@@ -10,6 +10,7 @@ static SUITE: &[Registered] = &[
     Registered::of::<host_local::HostLocal>(),
     Registered::of::<loopback::Loopback>(),
     Registered::of::<portmap::Portmap>(),
+    Registered::of::<ptp::Ptp>(),
     Registered::of::<static_ipam::Static>(),
 ];
 

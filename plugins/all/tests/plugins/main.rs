@@ -6,6 +6,7 @@ mod chains;
 mod loopback;
 mod portmap;
 mod protocol;
+mod ptp;
 mod reference;
 mod static_ipam;
 mod suite;

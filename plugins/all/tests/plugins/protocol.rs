@@ -9,7 +9,7 @@ use testkit::{Reply, World, call_plugin};
 
 use crate::suite::Suite;
 
-const PLUGINS: [&str; 5] = ["bridge", "host-local", "loopback", "portmap", "static"];
+const PLUGINS: [&str; 6] = ["bridge", "host-local", "loopback", "portmap", "ptp", "static"];
 
 const COMPLETE: [(&str, &str); 4] = [
     ("CNI_CONTAINERID", "c"),

@@ -15,7 +15,7 @@ use crate::suite::Suite;
     clippy::disallowed_methods,
     reason = "where the reference is, the test's caller knows"
 )]
-fn reference() -> Option<PathBuf> {
+pub(crate) fn reference() -> Option<PathBuf> {
     let directory = std::env::var_os("FERRULE_REFERENCE").map(PathBuf::from);
     if directory.is_none() {
         skip("the reference plugins are not there");

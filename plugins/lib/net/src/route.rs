@@ -82,6 +82,8 @@ pub struct NewRoute {
     pub priority: Option<u32>,
     /// The scope; `None` for universe. On deletion: any.
     pub scope: Option<u8>,
+    /// The address that packets get which have none yet; `None` for the kernel's choice. On deletion: any.
+    pub source: Option<IpAddr>,
     /// The path's MTU, in bytes.
     pub mtu: Option<u32>,
     /// The maximum segment size to advertise, in bytes.
@@ -121,6 +123,7 @@ impl NewRoute {
             table: None,
             priority: None,
             scope: None,
+            source: None,
             mtu: None,
             advmss: None,
         }
@@ -243,6 +246,14 @@ impl NewRoute {
                 Failure::new(
                     Errno::EINVAL,
                     format!("gateway {gateway} is of another family than the destination"),
+                )
+            })?;
+        }
+        if let Some(source) = self.source {
+            request = request.pref_source(source).map_err(|_| {
+                Failure::new(
+                    Errno::EINVAL,
+                    format!("source {source} is of another family than the destination"),
                 )
             })?;
         }
