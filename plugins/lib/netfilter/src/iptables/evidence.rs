@@ -39,8 +39,8 @@ fn legacy_nat_is_used(family: Family) -> Result<bool> {
     };
     match fs::read_to_string(file) {
         Ok(tables) => Ok(tables.lines().any(|table| table == "nat")),
-        // The module is not loaded.
-        Err(e) if e.kind() == ErrorKind::NotFound => Ok(false),
+        // The module is not loaded; or we are root in a user namespace alone, and iptables itself could not read it either.
+        Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied) => Ok(false),
         Err(e) => Err(Error::io(file, &e)),
     }
 }
