@@ -123,19 +123,28 @@ fn compare_host_side(
             return differs(format!("{what} of {} is off", veth.name));
         }
     }
-    let carried = |vid: u16| {
-        observed
-            .vlans
-            .iter()
-            .any(|port| port.index == veth.index && port.carries(vid))
+    compare_vlans(config, veth, &observed.vlans)
+}
+
+fn compare_vlans(config: &Config, veth: &Link, ports: &[PortVlans]) -> Result<()> {
+    let present = || {
+        let port = ports.iter().find(|port| port.index == veth.index);
+        port.into_iter().flat_map(|port| &port.vlans)
     };
-    let wanted = config
-        .vlans
-        .access
-        .into_iter()
-        .chain(config.vlans.trunk.iter().flat_map(|range| range.first..=range.last));
-    match wanted.into_iter().find(|&vid| !carried(vid)) {
-        Some(vid) => differs(format!("{} does not carry VLAN {vid}", veth.name)),
+    let vlans = &config.vlans;
+    let trunk = vlans.trunk.iter().flat_map(|range| range.first..=range.last);
+    if let Some(vid) = trunk
+        .chain(vlans.access)
+        .find(|&vid| !present().any(|range| range.contains(vid)))
+    {
+        return Err(Error::internal(format!("{} does not carry VLAN {vid}", veth.name)));
+    }
+    let is_access = |vid: u16| present().any(|range| range.contains(vid) && range.pvid && range.untagged);
+    match vlans.access.filter(|&vid| !is_access(vid)) {
+        Some(vid) => Err(Error::internal(format!(
+            "VLAN {vid} is not the untagged one of {}",
+            veth.name
+        ))),
         None => Ok(()),
     }
 }

@@ -14,7 +14,7 @@ const DEFAULT_BRIDGE: &str = "cni0";
 const MTU_RANGE: std::ops::RangeInclusive<i64> = 68..=65535;
 
 /// The keys as they are written.
-#[derive(Deserialize)]
+#[derive(Deserialize, Default)]
 #[serde(default, rename_all = "camelCase")]
 struct Written {
     bridge: String,
@@ -59,33 +59,6 @@ struct Trunk {
     #[serde(rename = "maxID")]
     max_id: Option<i64>,
     id: Option<i64>,
-}
-
-impl Default for Written {
-    fn default() -> Written {
-        Written {
-            bridge: String::new(),
-            is_gateway: false,
-            is_default_gateway: false,
-            force_address: false,
-            ip_masq: false,
-            ip_masq_backend: None,
-            ip_masq_exclude: Vec::new(),
-            mtu: 0,
-            mtu_auto: false,
-            hairpin_mode: false,
-            promisc_mode: false,
-            vlan: 0,
-            vlan_trunk: Vec::new(),
-            preserve_default_vlan: true,
-            macspoofchk: false,
-            enabledad: false,
-            disable_container_interface: false,
-            port_isolation: false,
-            args: Args::default(),
-            runtime_config: Mac::default(),
-        }
-    }
 }
 
 /// The configuration of a network, checked.
@@ -138,7 +111,8 @@ pub(crate) struct Vlans {
     pub(crate) access: Option<u16>,
     /// Tagged on the port.
     pub(crate) trunk: Vec<VlanRange>,
-    /// The port stays in the bridge's default VLAN too.
+    /// A port with an access VLAN stays in the bridge's default one too. Off unless asked for, as in the reference, though its
+    /// manual says otherwise.
     pub(crate) preserve_default: bool,
 }
 
@@ -199,6 +173,11 @@ impl Config {
     /// Whether ADD has to wait for duplicate address detection.
     pub(crate) fn dad(&self) -> Dad {
         if self.enable_dad { Dad::Wait } else { Dad::Skip }
+    }
+
+    /// The VLAN that has a gateway port of its own.
+    pub(crate) fn gateway_vlan(&self) -> Option<u16> {
+        self.vlans.access.filter(|_| self.is_gateway && self.has_ipam)
     }
 }
 
@@ -405,7 +384,7 @@ mod tests {
         assert_eq!(config.bridge.as_str(), "cni0");
         assert!(!config.has_ipam && !config.is_gateway && config.masquerade.is_none());
         assert_eq!((config.mtu, config.mac), (Mtu::Kernel, None));
-        assert!(config.vlans.preserve_default && !config.vlans.any());
+        assert!(!config.vlans.preserve_default && !config.vlans.any());
     }
 
     #[test]
@@ -536,7 +515,7 @@ mod tests {
 
     #[test]
     fn trunks_are_ranges_and_single_vlans() {
-        let vlans = read(r#","vlan":7,"vlanTrunk":[{"minID":10,"maxID":12,"id":20},{}],"preserveDefaultVlan":false"#)
+        let vlans = read(r#","vlan":7,"vlanTrunk":[{"minID":10,"maxID":12,"id":20},{}],"preserveDefaultVlan":true"#)
             .unwrap()
             .vlans;
         assert_eq!(vlans.access, Some(7));
@@ -550,7 +529,7 @@ mod tests {
                 VlanRange::tagged(20)
             ]
         );
-        assert!(!vlans.preserve_default);
+        assert!(vlans.preserve_default);
     }
 
     #[test]

@@ -37,6 +37,11 @@ impl Plugin for Bridge {
         let (mut host, mut pod) = (Net::host()?, Net::enter(cx.netns().fd()?)?);
         let mtu = mtu(config, &mut host)?;
         let bridge = apply::ensure_bridge(&mut host, config, mtu)?;
+        if let Some(vid) = config.gateway_vlan() {
+            let bridge = config.bridge.clone();
+            // Registered before the veth pair, so that it comes after: our own port must not be what keeps the gateway's.
+            undo.push("gateway port", move || apply::release_gateway(&bridge, vid));
+        }
         let veth = apply::create_port((&mut host, &mut pod), cx, &bridge, mtu, undo)?;
         let bridge = apply::keep_mac(&mut host, bridge)?;
         if config.mac_spoof_check {
@@ -44,12 +49,13 @@ impl Plugin for Bridge {
         }
 
         let mut addressing = plan::Addressing::default();
+        let mut gateway_port = None;
         if config.has_ipam {
             addressing = plan::addressing(config, cx.delegate_ipam(undo)?)?;
             let addresses = addressing.addresses();
             attach::bring_up(&mut pod, veth.container_index, ifname, &addresses, config.dad())?;
             attach::add_routes(&mut pod, veth.container_index, &addressing.effective)?;
-            apply::ensure_gateway(&mut host, &bridge, config, &addressing)?;
+            gateway_port = apply::ensure_gateway(&mut host, &bridge, config, &addressing)?;
             if config.is_gateway {
                 attach::enable_forwarding(&host, &addresses)?;
             }
@@ -58,7 +64,7 @@ impl Plugin for Bridge {
             pod.set_up(veth.container_index)?;
         }
 
-        let interfaces = plan::interfaces(&bridge, &veth, ifname, cx.netns().path());
+        let interfaces = plan::interfaces((&bridge, gateway_port.as_ref()), &veth, ifname, cx.netns().path());
         Ok(plan::result(interfaces, addressing, &cx.conf().dns))
     }
 

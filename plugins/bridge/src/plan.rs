@@ -83,8 +83,13 @@ fn add_default_routes(ips: &[IpConfig], routes: &mut Vec<Route>) {
     }
 }
 
-/// The interfaces of the result, in the reference's order: bridge, host veth, container's interface.
-pub(crate) fn interfaces(bridge: &Link, veth: &Pair, ifname: &IfName, netns: &Path) -> Vec<Interface> {
+/// The interfaces of the result, in the reference's order: bridge, host veth, container's interface, gateway port.
+pub(crate) fn interfaces(
+    (bridge, gateway_port): (&Link, Option<&Link>),
+    veth: &Pair,
+    ifname: &IfName,
+    netns: &Path,
+) -> Vec<Interface> {
     let on_host = |link: &Link| Interface {
         name: link.name.clone(),
         mac: link.mac.map(|mac| mac.to_string()).unwrap_or_default(),
@@ -96,7 +101,9 @@ pub(crate) fn interfaces(bridge: &Link, veth: &Pair, ifname: &IfName, netns: &Pa
         sandbox: netns.display().to_string(),
         ..Interface::default()
     };
-    vec![on_host(bridge), on_host(&veth.host), in_container]
+    let mut interfaces = vec![on_host(bridge), on_host(&veth.host), in_container];
+    interfaces.extend(gateway_port.map(on_host));
+    interfaces
 }
 
 /// The result. The network's own DNS settings, if any, replace those of IPAM.

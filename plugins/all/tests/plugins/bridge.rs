@@ -9,7 +9,7 @@ use testkit::{Reply, World};
 use crate::suite::Suite;
 
 /// A bridge network with host-local, changed by `keys`.
-fn conf(keys: Value) -> Value {
+pub(crate) fn conf(keys: Value) -> Value {
     let mut conf = json!({
         "cniVersion": "1.0.0", "name": "net", "type": "bridge", "bridge": "cni0", "isGateway": true,
         "ipam": { "type": "host-local", "ranges": [[{ "subnet": "10.1.0.0/24" }]], "routes": [{ "dst": "0.0.0.0/0" }] },
@@ -19,7 +19,7 @@ fn conf(keys: Value) -> Value {
 }
 
 /// The same without IPAM.
-fn layer_2(keys: Value) -> Value {
+pub(crate) fn layer_2(keys: Value) -> Value {
     let mut conf = json!({ "cniVersion": "1.0.0", "name": "net", "type": "bridge", "bridge": "cni0" });
     merge(&mut conf, keys);
     conf
@@ -32,45 +32,45 @@ fn merge(conf: &mut Value, keys: Value) {
 }
 
 /// A world with the suite and a container.
-struct Node<'a> {
-    w: &'a World,
-    suite: Suite,
+pub(crate) struct Node<'a> {
+    pub(crate) w: &'a World,
+    pub(crate) suite: Suite,
 }
 
 impl<'a> Node<'a> {
-    fn new(w: &'a World) -> Node<'a> {
+    pub(crate) fn new(w: &'a World) -> Node<'a> {
         Node {
             w,
             suite: Suite::install(w),
         }
     }
 
-    fn call(&self, verb: &str, container: &str, conf: &Value) -> Reply {
+    pub(crate) fn call(&self, verb: &str, container: &str, conf: &Value) -> Reply {
         let netns = Path::new("/run/netns").join(container);
         self.suite
             .call("bridge", verb, container, &netns, "eth0", &conf.to_string())
     }
 
     /// Makes a namespace and attaches it.
-    fn add(&self, container: &str, conf: &Value) -> Value {
+    pub(crate) fn add(&self, container: &str, conf: &Value) -> Value {
         self.w.netns(container);
         self.call("ADD", container, conf).success()
     }
 
-    fn check(&self, container: &str, conf: &Value, result: &Value) -> Reply {
+    pub(crate) fn check(&self, container: &str, conf: &Value, result: &Value) -> Reply {
         let mut conf = conf.clone();
         conf["prevResult"] = result.clone();
         self.call("CHECK", container, &conf)
     }
 
     /// The name of the host veth in a result.
-    fn host_veth(result: &Value) -> &str {
+    pub(crate) fn host_veth(result: &Value) -> &str {
         result["interfaces"][1]["name"].as_str().unwrap()
     }
 
     /// Asserts that nothing of any container is left: no veth, no address held, no interface in `container`.
     #[track_caller]
-    fn assert_clean(&self, container: &str) {
+    pub(crate) fn assert_clean(&self, container: &str) {
         assert_eq!(self.w.sh("ip -o link show type veth"), "");
         assert_eq!(self.reservations(), "");
         assert_eq!(

@@ -10,3 +10,4 @@ mod ptp;
 mod reference;
 mod static_ipam;
 mod suite;
+mod vlan;

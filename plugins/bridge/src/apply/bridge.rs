@@ -71,11 +71,7 @@ fn create(host: &mut Net, config: &Config, mtu: Option<u32>) -> Result<Link> {
 
 /// Switching filtering on under ports that rely on its absence would cut them off: that is for the administrator to do.
 fn ensure_vlan_filtering(host: &mut Net, bridge: &Link) -> Result<()> {
-    if bridge
-        .bridge
-        .as_ref()
-        .is_some_and(|bridge| bridge.vlan_filtering == Some(true))
-    {
+    if filters_vlans(bridge) {
         return Ok(());
     }
     let ports = host.links(LinkFilter {
@@ -83,12 +79,20 @@ fn ensure_vlan_filtering(host: &mut Net, bridge: &Link) -> Result<()> {
         ..LinkFilter::default()
     })?;
     if let Some(port) = ports.first() {
+        // Another ADD may have switched it on, and attached its container, since we looked.
+        if host.link_by_index(bridge.index)?.is_some_and(|now| filters_vlans(&now)) {
+            return Ok(());
+        }
         return Err(Error::config(format!(
             "vlan: bridge {:?} does not tell VLANs apart and has ports already ({:?}): run 'ip link set {} type bridge vlan_filtering 1'",
             bridge.name, port.name, bridge.name
         )));
     }
     Ok(host.set_vlan_filtering(bridge.index, true)?)
+}
+
+fn filters_vlans(bridge: &Link) -> bool {
+    bridge.bridge.is_some_and(|bridge| bridge.vlan_filtering == Some(true))
 }
 
 /// Keeps the MAC that the bridge had before the container's port came: containers know it. The reference's bridges, and many

@@ -16,19 +16,20 @@ const PORT_ALIAS: &str = "ferrule gateway port";
 /// Where the locks of bridges lie: like the ports they guard, they last as long as the node is up.
 const LOCK_DIRECTORY: &str = "/run/cni/ferrule";
 
-/// Gives the bridge, or the port of the container's VLAN, the gateway addresses of the plan.
-pub(crate) fn ensure(host: &mut Net, bridge: &Link, config: &Config, plan: &Addressing) -> Result<()> {
+/// Gives the bridge, or the port of the container's VLAN, the gateway addresses of the plan. Returns that port.
+pub(crate) fn ensure(host: &mut Net, bridge: &Link, config: &Config, plan: &Addressing) -> Result<Option<Link>> {
     if plan.gateways.is_empty() {
-        return Ok(());
+        return Ok(None);
     }
-    let holder = match config.vlans.access {
-        None => bridge.clone(),
-        Some(vid) => ensure_port(host, bridge, config, vid)?,
+    let port = match config.gateway_vlan() {
+        None => None,
+        Some(vid) => Some(ensure_port(host, bridge, config, vid)?),
     };
+    let holder = port.as_ref().unwrap_or(bridge);
     for &gateway in &plan.gateways {
-        ensure_address(host, &holder, gateway, config).map_err(|e| e.context("failed to set bridge addr"))?;
+        ensure_address(host, holder, gateway, config).map_err(|e| e.context("failed to set bridge addr"))?;
     }
-    Ok(())
+    Ok(port)
 }
 
 /// An IPv4 address of the bridge, or an IPv6 one of the same subnet, is in the way of another; the reference's message says so.
@@ -114,7 +115,7 @@ fn complete_port(host: &mut Net, bridge: &Link, port: &Link, peer: &IfName, vlan
         ..LinkChange::default()
     };
     host.change_link(in_bridge.index, &join)?;
-    set_vlans(host, in_bridge.index, vlans)?;
+    set_vlans(host, bridge, in_bridge.index, vlans)?;
     host.set_up(in_bridge.index)?;
     let _ = host.sysctl().set(&format!("ipv6/conf/{}/accept_ra", port.name), "0")?;
     // The alias last but one: until it is up, nothing rests on it.

@@ -7,9 +7,6 @@ use skel::{Add, Undo};
 
 use crate::config::{Config, Vlans};
 
-/// The VLAN that a bridge puts every port in unless told otherwise (net/bridge/br_vlan.c).
-const DEFAULT_VLAN: u16 = 1;
-
 /// Makes the veth pair, and the host's end a port of the bridge as the configuration wants it.
 pub(crate) fn create(
     (host, pod): (&mut Net, &mut Net),
@@ -39,25 +36,23 @@ pub(crate) fn create(
         host.set_bridge_port(pair.host.index, &options)?;
     }
     if !request.up {
-        set_vlans(host, pair.host.index, &config.vlans)?;
+        set_vlans(host, bridge, pair.host.index, &config.vlans)?;
         host.set_up(pair.host.index)?;
     }
     Ok(pair)
 }
 
 /// Sets a port's VLANs: the container's, or the gateway's.
-pub(super) fn set_vlans(host: &mut Net, port: u32, vlans: &Vlans) -> Result<()> {
-    if !vlans.preserve_default {
-        host.delete_vlans(port, VlanSide::Port, &[VlanRange::access(DEFAULT_VLAN)])?;
+pub(super) fn set_vlans(host: &mut Net, bridge: &Link, port: u32, vlans: &Vlans) -> Result<()> {
+    // A trunk alone says nothing of packets without tag: they stay where they are, in the reference too.
+    let leaves_default = vlans.access.is_some() && !vlans.preserve_default;
+    let default = bridge.bridge.and_then(|bridge| bridge.default_pvid);
+    if let Some(vid) = default.filter(|&vid| vid != 0 && leaves_default) {
+        host.delete_vlans(port, VlanSide::Port, &[VlanRange::access(vid)])?;
     }
-    let ranges: Vec<VlanRange> = vlans
-        .access
-        .map(VlanRange::access)
-        .into_iter()
-        .chain(vlans.trunk.iter().copied())
-        .collect();
-    // One request each: the kernel takes a list of ranges, but tells nothing of which one it refused.
-    for range in ranges {
+    // The access VLAN last: where the trunk holds it too, it is still the one without tag. One request each: the kernel
+    // takes a list of ranges, but tells nothing of which one it refused.
+    for range in vlans.trunk.iter().copied().chain(vlans.access.map(VlanRange::access)) {
         host.add_vlans(port, VlanSide::Port, &[range])?;
     }
     Ok(())

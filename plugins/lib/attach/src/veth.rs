@@ -120,7 +120,8 @@ pub fn delete_interface(netns: &Netns, ifname: &IfName) -> Result<()> {
 }
 
 /// Deletes the host's end where the container's namespace is not known. The name alone could be another container's by now,
-/// so the MAC must be the one that ADD reported.
+/// so the MAC must be the one that ADD reported; and the other end must be in another namespace, for a result may name a
+/// veth that all share: the gateway port of a bridge's VLAN, whose other end is on the node too.
 ///
 /// # Errors
 ///
@@ -134,7 +135,7 @@ pub fn delete_host_veth(prev: Option<&CniResult>) -> Result<()> {
         let mut host = Net::host()?;
         let veth = host
             .link(&told.name)?
-            .filter(|link| link.kind.as_deref() == Some("veth"));
+            .filter(|link| link.kind.as_deref() == Some("veth") && link.link_netnsid.is_some());
         let same = veth.filter(|link| link.mac.is_some_and(|mac| mac.to_string() == told.mac));
         if let Some(link) = same {
             host.delete_link(link.index)?;

@@ -18,7 +18,9 @@
 )]
 
 mod call;
+mod kernel;
 mod world;
 
 pub use call::{Reply, call_plugin, plugin_directory};
+pub use kernel::has_bridge_vlan_filtering;
 pub use world::{World, skip, world};

@@ -24,7 +24,16 @@ pub fn world<R: Send>(test: impl FnOnce(&World) -> R + Send) -> Option<R> {
         skip("namespace tests need root");
         return None;
     }
-    let ran = thread::scope(|scope| scope.spawn(|| test(&World::enter())).join());
+    let mut own = thread::Builder::new();
+    // What it says, a panic or a skip, shall name the test.
+    if let Some(name) = thread::current().name() {
+        own = own.name(name.to_owned());
+    }
+    let ran = thread::scope(|scope| {
+        own.spawn_scoped(scope, || test(&World::enter()))
+            .expect("a thread")
+            .join()
+    });
     Some(ran.unwrap_or_else(|cause| panic::resume_unwind(cause)))
 }
 
