@@ -175,7 +175,7 @@ fn dual_stack_is_usable_at_once() {
         }, "promiscMode": true }));
         let result = node.call("ADD", "a", &conf).success();
         assert_eq!(result["ips"][1]["address"], "2001:db8:4860::2/64");
-        assert_eq!(w.sh_in("a", "ip -6 -o addr show eth0 tentative"), "");
+        assert_eq!(w.sh_in("a", "ip -6 -o addr show eth0 scope global tentative"), "");
         assert_eq!(w.sh("ip -6 -o addr show cni0 scope global tentative"), "");
         assert!(
             w.sh_in("a", "ip -6 route")
