@@ -1,8 +1,9 @@
 //! ADD and DEL as whole processes, by the number of addresses held, for several executables side by side.
 //!
-//! `cargo bench -p host-local -- [REPETITIONS] [NAME=DIRECTORY ...]`: each directory holds a `host-local`; ours is always the first.
-//! The executables take turns within each repetition, so that they see the same machine. Prints the medians in
-//! milliseconds, and as ratios what the number of addresses held costs each of them.
+//! `cargo bench -p host-local --bench held -- [ROUNDS] [NAME=DIRECTORY ...]`: each directory holds a `host-local`; ours is always
+//! the first. Every round calls all of them on all pools, so that all see the same machine; the others take part in
+//! the first rounds only, because they need seconds. Prints medians in milliseconds, and what each pool costs as a ratio to the
+//! smallest one of the same round.
 #![allow(clippy::disallowed_methods, reason = "the processes that are measured")]
 #![allow(
     clippy::unwrap_used,
@@ -48,52 +49,84 @@ const SCENES: [Scene; 4] = [
     },
 ];
 
+/// The rounds that a foreign executable takes part in.
+const FOREIGN_ROUNDS: usize = 5;
+
+/// A plugin on a pool, and its times of ADD and DEL by round.
+struct Series {
+    plugin: usize,
+    scene: &'static Scene,
+    data: PathBuf,
+    times: [Vec<f64>; 2],
+}
+
 fn main() {
     let arguments: Vec<String> = std::env::args()
         .skip(1)
         .filter(|argument| !argument.starts_with("--"))
         .collect();
-    let repetitions = arguments
+    let rounds = arguments
         .iter()
         .find_map(|argument| argument.parse().ok())
-        .unwrap_or(41);
+        .unwrap_or(101);
     let mut plugins = vec![("ours".to_owned(), PathBuf::from(env!("CARGO_BIN_EXE_host-local")))];
     for (name, directory) in arguments.iter().filter_map(|argument| argument.split_once('=')) {
         plugins.push((name.to_owned(), Path::new(directory).join("host-local")));
     }
     let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("held-{}", std::process::id()));
-    let mut first: Vec<Option<[f64; 2]>> = vec![None; plugins.len()];
+    let mut all = Vec::new();
+    for (plugin, (name, executable)) in plugins.iter().enumerate() {
+        for (at, scene) in SCENES.iter().enumerate() {
+            let data = root.join(format!("{at}-{name}"));
+            fill(&data, scene);
+            // To warm caches, ours included.
+            for verb in ["ADD", "DEL"] {
+                call(executable, &data, verb, "first");
+            }
+            all.push(Series {
+                plugin,
+                scene,
+                data,
+                times: [Vec::new(), Vec::new()],
+            });
+        }
+    }
+    for round in 0..rounds {
+        for series in all
+            .iter_mut()
+            .filter(|series| series.plugin == 0 || round < FOREIGN_ROUNDS)
+        {
+            let Some((_, executable)) = plugins.get(series.plugin) else {
+                continue;
+            };
+            for (verb, times) in ["ADD", "DEL"].iter().zip(&mut series.times) {
+                times.push(call(executable, &series.data, verb, &format!("c{round}")));
+            }
+        }
+    }
     println!(
         "{:32} {:12} {:>9} {:>9} {:>11} {:>11}",
         "pool", "plugin", "ADD ms", "DEL ms", "ADD ratio", "DEL ratio"
     );
-    for (at, scene) in SCENES.iter().enumerate() {
-        let data: Vec<PathBuf> = plugins
-            .iter()
-            .map(|(name, _)| root.join(format!("{at}-{name}")))
-            .collect();
-        data.iter().for_each(|data| fill(data, scene));
-        let mut times = vec![[Vec::new(), Vec::new()]; plugins.len()];
-        // The first two rounds warm caches, ours included.
-        for round in 0..repetitions + 2 {
-            for (((_, plugin), data), times) in plugins.iter().zip(&data).zip(&mut times) {
-                for (verb, times) in ["ADD", "DEL"].iter().zip(times) {
-                    let time = call(plugin, data, verb, &format!("c{round}"));
-                    if round >= 2 {
-                        times.push(time);
-                    }
-                }
-            }
-        }
-        for (((name, _), times), first) in plugins.iter().zip(times).zip(&mut first) {
-            let [add, del] = times.map(median);
-            let [add_first, del_first] = *first.get_or_insert([add, del]);
-            let (add_ratio, del_ratio) = (add / add_first, del / del_first);
-            println!(
-                "{:32} {name:12} {add:9.2} {del:9.2} {add_ratio:11.2} {del_ratio:11.2}",
-                scene.name
-            );
-        }
+    for series in &all {
+        let Some(smallest) = all.iter().find(|other| other.plugin == series.plugin) else {
+            continue;
+        };
+        let name = plugins.get(series.plugin).map_or("", |(name, _)| name);
+        let [add, del] = [0, 1].map(|verb: usize| -> [f64; 2] {
+            let (Some(times), Some(base)) = (series.times.get(verb), smallest.times.get(verb)) else {
+                return [f64::NAN; 2];
+            };
+            [
+                median(times.clone()),
+                median(times.iter().zip(base).map(|(time, base)| time / base).collect()),
+            ]
+        });
+        let ([add, add_ratio], [del, del_ratio]) = (add, del);
+        println!(
+            "{:32} {name:12} {add:9.2} {del:9.2} {add_ratio:11.2} {del_ratio:11.2}",
+            series.scene.name
+        );
     }
     fs::remove_dir_all(root).expect("the data directories");
 }

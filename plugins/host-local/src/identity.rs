@@ -4,6 +4,7 @@
 //! shown; a part that could not be found out is `None`, and compares with nothing.
 
 use std::fs::{self, File};
+use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -88,7 +89,7 @@ impl NetnsIdentity {
         match fs::metadata(path) {
             Ok(there) if (there.dev(), there.ino()) != (self.device, self.inode) => return Some(false),
             Ok(_) => {}
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Some(false),
+            Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Some(false),
             Err(_) => return None,
         }
         let Some(ours) = self.cookie else { return Some(true) };

@@ -254,6 +254,28 @@ fn file_systems_without_unnamed_files_or_links_do() {
     }
 }
 
+#[test]
+fn a_result_that_cannot_be_written_leaves_nothing_behind() {
+    let pool = dual();
+    let before = (pool.reserved(), pool.cursor(0), pool.cursor(1));
+    let mut child = Command::new(ours())
+        .envs([
+            ("CNI_COMMAND", "ADD"),
+            ("CNI_CONTAINERID", "c"),
+            ("CNI_NETNS", "/nowhere"),
+        ])
+        .envs([("CNI_IFNAME", "eth0"), ("CNI_PATH", "/nowhere")])
+        .stdin(Stdio::piped())
+        .stdout(fs::File::options().write(true).open("/dev/full").unwrap())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), pool.conf(&Value::Null).as_bytes()).unwrap();
+    assert!(!child.wait().unwrap().success());
+    assert_eq!((pool.reserved(), pool.cursor(0), pool.cursor(1)), before);
+    assert_whole(&pool, 0);
+}
+
 /// An ADD of b under strace with these arguments; whether it succeeded.
 fn traced(pool: &Pool, strace: &[&str]) -> bool {
     let mut child = Command::new("strace")

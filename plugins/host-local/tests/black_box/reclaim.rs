@@ -212,6 +212,27 @@ fn another_machine_is_doubt_even_after_a_boot() {
 }
 
 #[test]
+fn a_file_system_that_others_may_share_is_doubt() {
+    testkit::world(|w| {
+        // Not one of those that are known to be of one machine alone.
+        w.sh("mkdir /run/shared; mount -t ramfs ramfs /run/shared");
+        let pool = Pool::at("/run/shared/data".into(), json!({ "subnet": "10.1.0.0/30" }));
+        pool.add_in("c1", &w.netns("a")).success();
+        w.sh("ip netns del a");
+        assert!(is_kept(&pool, w));
+        reboot(w, 1);
+        assert!(is_kept(&pool, w));
+        assert_eq!(
+            std::fs::read_dir(pool.cache().join("n")).unwrap().count(),
+            0,
+            "no cache is kept there"
+        );
+        pool.del("c1").silent();
+        assert_eq!(pool.addresses("c2"), ["10.1.0.2"]);
+    });
+}
+
+#[test]
 fn a_lost_cache_is_doubt() {
     testkit::world(|w| {
         let pool = left_behind(w);
