@@ -12,6 +12,7 @@ static SUITE: &[Registered] = &[
     Registered::of::<portmap::Portmap>(),
     Registered::of::<ptp::Ptp>(),
     Registered::of::<static_ipam::Static>(),
+    Registered::of::<tuning::Tuning>(),
 ];
 
 fn main() -> ExitCode {

@@ -10,4 +10,5 @@ mod ptp;
 mod reference;
 mod static_ipam;
 mod suite;
+mod tuning;
 mod vlan;

@@ -9,7 +9,7 @@ use testkit::{Reply, World, call_plugin};
 
 use crate::suite::Suite;
 
-const PLUGINS: [&str; 6] = ["bridge", "host-local", "loopback", "portmap", "ptp", "static"];
+const PLUGINS: [&str; 7] = ["bridge", "host-local", "loopback", "portmap", "ptp", "static", "tuning"];
 
 const COMPLETE: [(&str, &str); 4] = [
     ("CNI_CONTAINERID", "c"),
