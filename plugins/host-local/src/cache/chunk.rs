@@ -13,7 +13,9 @@ use nix::sys::stat::Mode;
 
 use super::bytes::Reader;
 use super::record::{self, Record};
+use crate::identity::Here;
 use crate::range::{Bits, Family};
+use crate::store::Stamp;
 
 /// An address's bits within its chunk.
 const INDEX_BITS: u32 = 16;
@@ -40,6 +42,10 @@ const WORDS: usize = 1 << (INDEX_BITS - 6);
 /// Behind the words lies the checksum, and behind that the first record.
 const CHECKSUM: u64 = WORDS as u64 * 8;
 const RECORDS: u64 = CHECKSUM + 64;
+
+/// Records are read in one go as long as no more addresses than this lie from one to the next, and at most so many at once.
+const NEIGHBOURS: Bits = 8;
+const SPAN: usize = 512;
 
 impl ChunkKey {
     pub(super) fn of(family: Family, bits: Bits) -> ChunkKey {
@@ -78,13 +84,7 @@ impl Chunk {
             });
         };
         let mut bytes = vec![0; RECORDS as usize];
-        let mut filled = 0;
-        while let Some(rest) = bytes.get_mut(filled..).filter(|rest| !rest.is_empty()) {
-            match file.read_at(rest, filled as u64)? {
-                0 => break,
-                read => filled += read,
-            }
-        }
+        read_as_far_as_written(&file, &mut bytes, 0)?;
         let mut reader = Reader(&bytes);
         let words: Vec<u64> = (0..WORDS).map(|_| reader.u64()).collect();
         let checksum = words
@@ -178,6 +178,42 @@ impl Chunk {
         self.write(&record.encode(), record_offset(bits))
     }
 
+    /// Writes down that reservations have been seen, each with the file that it is, unless more is known about them.
+    ///
+    /// Neighbours are read and written at once: there may be tens of thousands.
+    pub(super) fn note_seen(&mut self, mut files: Vec<(Bits, Stamp)>, here: &Here) -> io::Result<()> {
+        files.sort_unstable_by_key(|(bits, _)| *bits);
+        for span in files.chunk_by(|(one, _), (next, _)| next - one <= NEIGHBOURS) {
+            for span in span.chunks(SPAN) {
+                self.note_seen_in_span(span, here)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn note_seen_in_span(&self, span: &[(Bits, Stamp)], here: &Here) -> io::Result<()> {
+        let (Some(file), Some((first, _)), Some((last, _))) = (&self.file, span.first(), span.last()) else {
+            return Ok(());
+        };
+        let mut records = vec![[0; record::SIZE]; usize::from(index(*last) - index(*first)) + 1];
+        read_as_far_as_written(file, records.as_flattened_mut(), record_offset(*first))?;
+        let mut changed = false;
+        for (bits, stamp) in span {
+            let Some(record) = records.get_mut(usize::from(index(*bits) - index(*first))) else {
+                continue;
+            };
+            if !Record::decode(record.as_slice()).is_some_and(|record| record.is_about(stamp)) {
+                *record = Record::seen(stamp, *here).encode();
+                changed = true;
+            }
+        }
+        if changed {
+            self.write(records.as_flattened(), record_offset(*first))
+        } else {
+            Ok(())
+        }
+    }
+
     fn write(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         let file = self
             .file
@@ -185,6 +221,18 @@ impl Chunk {
             .ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
         file.write_all_at(bytes, offset)
     }
+}
+
+/// Reads a part of a file; what lies behind its end stays as it is.
+fn read_as_far_as_written(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<()> {
+    let mut filled = 0;
+    while let Some(rest) = bytes.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+        match file.read_at(rest, offset + filled as u64)? {
+            0 => break,
+            read => filled += read,
+        }
+    }
+    Ok(())
 }
 
 fn open_file(directory: &File, key: ChunkKey, create: bool) -> io::Result<Option<File>> {

@@ -73,39 +73,37 @@ impl Cache {
     pub(crate) fn rebuild(directory: &File, found: &[Found], here: &Here) -> io::Result<Cache> {
         let mut entries = Vec::with_capacity(found.len());
         let mut flagged = Vec::new();
-        let mut chunks = BTreeMap::<ChunkKey, Vec<&Found>>::new();
-        for reservation in found.iter().filter(|found| found.content != Content::Blank) {
+        for reservation in found {
             match (&reservation.content, reservation.ip) {
                 (Content::Owner(owner), Some(ip)) => entries.push((Tag::of(owner), ip)),
                 (Content::Owner(owner), None) => flagged.push(Tag::of(owner)),
                 _ => {}
             }
-            if let Some(ip) = reservation.ip {
-                chunks.entry(key(ip)).or_default().push(reservation);
-            }
         }
+        let chunks = by_chunk(found);
         remove_other_chunks(directory, &chunks)?;
-        let mut cache = Cache {
-            directory: directory.try_clone()?,
-            owners: Owners::create(directory, &entries, &flagged)?,
-            chunks: BTreeMap::new(),
-        };
         for (key, reservations) in &chunks {
             let held = reservations.iter().filter_map(|found| found.ip).map(bits);
-            cache.chunks.insert(*key, Chunk::replace(directory, *key, held)?);
-            cache.note_seen(reservations.iter().copied(), here)?;
-            // Only a few of them are needed again, but there may be many.
-            cache.chunks.remove(key);
+            Chunk::replace(directory, *key, held)?;
         }
+        let owners = Owners::create(directory, &entries, &flagged)?;
+        let mut cache = Cache {
+            directory: directory.try_clone()?,
+            owners,
+            chunks: BTreeMap::new(),
+        };
+        cache.note_seen(found, here)?;
         Ok(cache)
     }
 
     /// Notes the reservations that we know nothing about as seen in this boot.
-    pub(crate) fn note_seen<'a>(&mut self, found: impl IntoIterator<Item = &'a Found>, here: &Here) -> io::Result<()> {
-        for (ip, stamp) in found.into_iter().filter_map(|found| found.ip.zip(found.stamp)) {
-            if !self.record(ip)?.is_some_and(|record| record.is_about(&stamp)) {
-                self.set_record(ip, &Record::seen(&stamp, *here))?;
-            }
+    pub(crate) fn note_seen(&mut self, found: &[Found], here: &Here) -> io::Result<()> {
+        for (key, reservations) in by_chunk(found) {
+            let file = |found: &&Found| Some((bits(found.ip?), found.stamp?));
+            let files = reservations.iter().filter_map(file).collect();
+            self.chunk(key, true)?.note_seen(files, here)?;
+            // Few chunks are needed again, but there may be many.
+            self.chunks.remove(&key);
         }
         Ok(())
     }
@@ -179,6 +177,17 @@ impl Cache {
 
 fn key(ip: IpAddr) -> ChunkKey {
     ChunkKey::of(Family::of(ip), bits(ip))
+}
+
+/// The reservations of addresses by chunk.
+fn by_chunk(found: &[Found]) -> BTreeMap<ChunkKey, Vec<&Found>> {
+    let mut chunks = BTreeMap::<ChunkKey, Vec<&Found>>::new();
+    for reservation in found.iter().filter(|found| found.content != Content::Blank) {
+        if let Some(ip) = reservation.ip {
+            chunks.entry(key(ip)).or_default().push(reservation);
+        }
+    }
+    chunks
 }
 
 /// Removes the files of chunks in which nothing is held any more.
