@@ -10,12 +10,15 @@ use crate::error::{Failure, Result};
 /// The calling thread's own namespace. `/proc/self` would be that of the main thread.
 const OWN: &str = "/proc/thread-self/ns/net";
 
+/// A kernel short of memory may have some again; and there is no other way to end well.
+const TRIES_TO_RETURN: usize = 10;
+
 /// Runs `f` inside `netns` and comes back, also when `f` panics. For opening sockets and handles, which stay in the
 /// namespace where they were opened; nothing else should run there.
 ///
 /// # Errors
-/// `netns` is no network namespace, or may not be entered; `f` was not called then. A thread that cannot get back aborts the
-/// process: going on would change the wrong namespace.
+/// `netns` is no network namespace, or may not be entered; `f` was not called then. A thread that cannot get back, however
+/// often it tries, aborts the process: going on would change the wrong namespace.
 pub fn run_in<T>(netns: BorrowedFd<'_>, f: impl FnOnce() -> T) -> Result<T> {
     let own = File::open(OWN).map_err(|e| Failure::io(&e).of("open", OWN))?;
     set(netns).map_err(|f| f.of("enter", "network namespace"))?;
@@ -28,10 +31,13 @@ struct Back(File);
 
 impl Drop for Back {
     fn drop(&mut self) {
-        if let Err(failure) = set(self.0.as_fd()) {
-            log::error!("cannot return to the own network namespace: {failure}");
-            std::process::abort();
+        for _ in 0..TRIES_TO_RETURN {
+            match set(self.0.as_fd()) {
+                Ok(()) => return,
+                Err(failure) => log::error!("cannot return to the own network namespace: {failure}"),
+            }
         }
+        std::process::abort();
     }
 }
 

@@ -122,11 +122,7 @@ impl RouteSocket {
 
     fn read<T>(&mut self, mut reply: Reply<T>, decode: Decode<'_, T>) -> Result<Read<T>, Failure> {
         loop {
-            let (length, sender) = retry(|| {
-                self.buffer.clear();
-                self.socket.recv_from(&mut self.buffer, libc::MSG_TRUNC)
-            })
-            .map_err(|e| Failure::io(&e))?;
+            let (length, sender) = self.receive().map_err(|e| Failure::io(&e))?;
             // Privileged processes can send to each other's sockets; only the kernel has port 0.
             if sender.port_number() != 0 {
                 continue;
@@ -141,6 +137,18 @@ impl RouteSocket {
                 return Ok(Read::Whole(reply));
             }
         }
+    }
+
+    /// Receives a datagram. Where that fails, the caller would not know whether the change was made, and could not take it
+    /// back: so a second try is worth while. The kernel answers before it returns from `send`; what is not there is lost.
+    fn receive(&mut self) -> io::Result<(usize, SocketAddr)> {
+        let mut receive = |flags| {
+            retry(|| {
+                self.buffer.clear();
+                self.socket.recv_from(&mut self.buffer, libc::MSG_TRUNC | flags)
+            })
+        };
+        receive(0).or_else(|first| receive(libc::MSG_DONTWAIT).map_err(|_| first))
     }
 }
 

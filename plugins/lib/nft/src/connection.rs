@@ -285,17 +285,24 @@ impl Connection {
         Ok(())
     }
 
-    /// Fills the buffer with the next datagram.
+    /// Fills the buffer with the next datagram. Where that fails, the caller would not know whether a transaction was
+    /// committed, and could not take it back: so a second try is worth while. The kernel answers before it returns from
+    /// `send`; what is not there is lost.
     fn receive(&mut self) -> Result<(), Error> {
-        self.buffer.clear();
+        let first = self.receive_once(0);
+        let length = first.or_else(|first| self.receive_once(libc::MSG_DONTWAIT).map_err(|_| first));
+        if length.map_err(Error::socket("recv"))? > self.buffer.len() {
+            return Err(Error::Malformed("longer than any that the kernel sends"));
+        }
+        Ok(())
+    }
+
+    fn receive_once(&mut self, flags: libc::c_int) -> std::io::Result<usize> {
         loop {
-            match self.socket.recv(&mut self.buffer, libc::MSG_TRUNC) {
-                Ok(len) if len > self.buffer.len() => {
-                    return Err(Error::Malformed("longer than any that the kernel sends"));
-                }
-                Ok(_) => return Ok(()),
+            self.buffer.clear();
+            match self.socket.recv(&mut self.buffer, libc::MSG_TRUNC | flags) {
                 Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(e) => return Err(Error::socket("recv")(e)),
+                received => return received,
             }
         }
     }
