@@ -28,9 +28,9 @@ impl Plugin for Loopback {
         let mut pod = Net::enter(cx.netns().fd()?)?;
         let lo = find(&mut pod)?;
         if !lo.up {
-            pod.set_up(lo.index)?;
             let mut again = Net::enter(cx.netns().fd()?)?;
             undo.push("loopback interface up", move || Ok(again.set_down(lo.index)?));
+            pod.set_up(lo.index)?;
         }
         match cx.prev_result() {
             Some(result) => Ok(result.clone()),

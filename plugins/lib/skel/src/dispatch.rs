@@ -11,6 +11,7 @@ use serde_json::Value as Document;
 use crate::context::{Add, Call, Check, Del, Gc, Status};
 use crate::delegate::Delegation;
 use crate::environment::{Environment, Verb};
+use crate::output::Unwritten;
 use crate::plugin::{Plugin, Registered};
 use crate::undo::{BestEffort, Undo};
 use crate::{logger, netns, output};
@@ -95,27 +96,34 @@ fn answer(plugin: &Registered, env: Environment, suite: &'static [Registered]) -
             undo,
         }) => match output::print(&document) {
             Ok(()) => ExitCode::SUCCESS,
-            Err(e) => {
+            Err(Unwritten { error, begun }) => {
                 // A runtime that never hears of the attachment will not ask for its DEL.
-                log::error!("the result could not be written: {e}");
                 undo.unwind();
-                ExitCode::FAILURE
+                let error = Error::io("the result could not be written", &error);
+                if begun {
+                    log::error!("{error}");
+                    return ExitCode::FAILURE;
+                }
+                refuse(&error, &request.stdin)
             }
         },
-        Err(error) => {
-            if let Err(e) = output::print(&output::error_object(&error, answer_version(&request.stdin))) {
-                log::error!("{error}; and that could not be written: {e}");
-            }
-            ExitCode::FAILURE
-        }
+        Err(error) => refuse(&error, &request.stdin),
     }
 }
 
-fn exit_code(written: io::Result<()>) -> ExitCode {
+/// Tells the runtime of a failure.
+fn refuse(error: &Error, stdin: &[u8]) -> ExitCode {
+    if let Err(unwritten) = output::print(&output::error_object(error, answer_version(stdin))) {
+        log::error!("{error}; and that could not be written: {}", unwritten.error);
+    }
+    ExitCode::FAILURE
+}
+
+fn exit_code(written: Result<(), Unwritten>) -> ExitCode {
     match written {
         Ok(()) => ExitCode::SUCCESS,
-        Err(e) => {
-            log::error!("the answer could not be written: {e}");
+        Err(unwritten) => {
+            log::error!("the answer could not be written: {}", unwritten.error);
             ExitCode::FAILURE
         }
     }

@@ -1,7 +1,8 @@
 //! The one place that writes to standard output.
 
+use std::fs::File;
 use std::io::{self, Write};
-
+use std::os::fd::AsFd;
 use std::process::ExitCode;
 
 use cni_types::{Error, Version};
@@ -12,15 +13,46 @@ use serde_json::{Value as Document, json};
 use crate::plugin::Registered;
 
 /// Prints a document as the reference does, indented by four spaces, in one write: a reader gets all of it or none.
-pub(crate) fn print(document: &Document) -> io::Result<()> {
+pub(crate) fn print(document: &Document) -> Result<(), Unwritten> {
     let mut text = Vec::new();
-    document.serialize(&mut Serializer::with_formatter(
-        &mut text,
-        PrettyFormatter::with_indent(b"    "),
-    ))?;
+    document
+        .serialize(&mut Serializer::with_formatter(
+            &mut text,
+            PrettyFormatter::with_indent(b"    "),
+        ))
+        .map_err(|e| unwritten(e.into(), 0))?;
     text.push(b'\n');
-    io::stdout().write_all(&text)?;
-    io::stdout().flush()
+    // Without a buffer, so as to know what has gone out.
+    let own = io::stdout().as_fd().try_clone_to_owned().map_err(|e| unwritten(e, 0))?;
+    write_whole(&mut File::from(own), &text)
+}
+
+/// A document that did not get out.
+#[derive(Debug)]
+pub(crate) struct Unwritten {
+    pub(crate) error: io::Error,
+    /// Whether its beginning did: another one must not follow then.
+    pub(crate) begun: bool,
+}
+
+fn write_whole(to: &mut impl Write, text: &[u8]) -> Result<(), Unwritten> {
+    let mut written = 0;
+    while let Some(rest) = text.get(written..).filter(|rest| !rest.is_empty()) {
+        match to.write(rest) {
+            Ok(0) => return Err(unwritten(io::ErrorKind::WriteZero.into(), written)),
+            Ok(more) => written = written.saturating_add(more),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(unwritten(e, written)),
+        }
+    }
+    Ok(())
+}
+
+fn unwritten(error: io::Error, written: usize) -> Unwritten {
+    Unwritten {
+        error,
+        begun: written > 0,
+    }
 }
 
 /// The error object (section "Error").
@@ -79,5 +111,42 @@ fn to_stderr(text: &str) -> ExitCode {
     match io::stderr().write_all(text.as_bytes()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(_) => ExitCode::FAILURE,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Takes `room` bytes, three at a time, and fails then.
+    struct Full {
+        room: usize,
+        taken: Vec<u8>,
+    }
+
+    impl Write for Full {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let part = bytes.len().min(3).min(self.room);
+            if part == 0 {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            self.room -= part;
+            self.taken.extend(&bytes[..part]);
+            Ok(part)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_document_that_was_begun_is_told_from_one_that_was_not() {
+        for (room, outcome) in [(9, None), (8, Some(true)), (1, Some(true)), (0, Some(false))] {
+            let mut full = Full { room, taken: vec![] };
+            let written = write_whole(&mut full, b"a result!");
+            assert_eq!(written.err().map(|unwritten| unwritten.begun), outcome, "{room}");
+            assert_eq!(full.taken, &b"a result!"[..room]);
+        }
     }
 }
