@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 
@@ -51,16 +51,7 @@ impl Reply {
 
 /// Runs the executable `plugin` with exactly the given CNI variables (and PATH) and `stdin`.
 pub fn call_plugin(plugin: &Path, variables: &[(&str, &str)], stdin: &str) -> Reply {
-    let mut command = Command::new(plugin);
-    command
-        .env_clear()
-        .env("PATH", std::env::var_os("PATH").unwrap_or_default());
-    command.envs(variables.iter().copied());
-    command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    let mut child = command.spawn().unwrap_or_else(|e| panic!("{}: {e}", plugin.display()));
+    let mut child = start_plugin(plugin, variables);
     match child.stdin.take().expect("stdin").write_all(stdin.as_bytes()) {
         // A plugin that refuses its environment need not read its input.
         Err(e) if e.kind() == ErrorKind::BrokenPipe => {}
@@ -72,6 +63,17 @@ pub fn call_plugin(plugin: &Path, variables: &[(&str, &str)], stdin: &str) -> Re
         stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
         stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
     }
+}
+
+/// Starts `plugin`, its three streams piped, with exactly the given variables and PATH.
+pub(crate) fn start_plugin(plugin: &Path, variables: &[(&str, &str)]) -> Child {
+    let mut command = Command::new(plugin);
+    command.env_clear();
+    command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
+    command.envs(variables.iter().copied());
+    command.stdin(Stdio::piped());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.spawn().unwrap_or_else(|e| panic!("{}: {e}", plugin.display()))
 }
 
 /// A plugin directory as it is installed: `executable` linked into `directory` under each of `names`.

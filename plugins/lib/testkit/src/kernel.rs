@@ -13,3 +13,11 @@ pub fn has_bridge_vlan_filtering(world: &World) -> bool {
     );
     tried.status.success()
 }
+
+/// Whether the kernel answers a request for a new link with what it made (`NLM_F_ECHO`), as it does since 6.2. To older ones
+/// a second request has to be sent.
+pub fn echoes_new_links() -> bool {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("the kernel's release");
+    let mut numbers = release.split(['.', '-']).map_while(|number| number.parse::<u32>().ok());
+    (numbers.next(), numbers.next()) >= (Some(6), Some(2))
+}
