@@ -6,34 +6,7 @@ use std::process::{Command, Stdio};
 use serde_json::{Value, json};
 
 use crate::pool::{Pool, ours};
-
-/// Runs a call that is killed at the entry of its `number`th system call; whether it got to its end before.
-pub(crate) fn killed(pool: &Pool, verb: &str, id: &str, number: usize) -> bool {
-    let mut child = Command::new("strace")
-        .args([
-            "-f",
-            "-qq",
-            "-o",
-            "/dev/null",
-            "-e",
-            &format!("inject=all:signal=KILL:when={number}"),
-        ])
-        .arg(ours())
-        .envs([
-            ("CNI_COMMAND", verb),
-            ("CNI_CONTAINERID", id),
-            ("CNI_NETNS", "/nowhere"),
-        ])
-        .envs([("CNI_IFNAME", "eth0"), ("CNI_PATH", "/nowhere")])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("strace: scripts/test installs it");
-    // It may be gone before it reads.
-    let _ = std::io::Write::write_all(&mut child.stdin.take().unwrap(), pool.conf(&Value::Null).as_bytes());
-    child.wait().unwrap().success()
-}
+use crate::strace::{Nth, killed, strace, system_calls};
 
 fn dual() -> Pool {
     let pool = Pool::new(json!({ "ranges": [[{ "subnet": "10.1.0.0/29" }], [{ "subnet": "fd00::/125" }]] }));
@@ -44,100 +17,89 @@ fn dual() -> Pool {
 }
 
 /// The pool holds exactly the two addresses of a and b, and gives away and takes back all others.
-fn assert_whole(pool: &Pool, at: usize) {
+fn assert_whole(pool: &Pool, at: &Nth) {
     let held = pool.reserved();
-    assert_eq!(held.len(), 4, "after call {at}: {held:?}");
-    assert!(
-        held.values().all(|owner| owner == "a\r\neth0" || owner == "b\r\neth0"),
-        "after call {at}: {held:?}"
-    );
+    assert_eq!(held.len(), 4, "at {at:?}: {held:?}");
+    let foreign = held
+        .values()
+        .find(|owner| *owner != "a\r\neth0" && *owner != "b\r\neth0");
+    assert_eq!(foreign, None, "at {at:?}");
     for id in ["x1", "x2", "x3"] {
-        assert_eq!(pool.add(id).code, Some(0), "after call {at}, {id}");
+        assert_eq!(pool.add(id).code, Some(0), "at {at:?}, {id}");
     }
     assert!(
         pool.add("x4").error().1.contains("no IP addresses available"),
-        "after call {at}"
+        "at {at:?}"
     );
     for id in ["x1", "x2", "x3"] {
         pool.del(id).silent();
     }
-    assert_eq!(pool.reserved(), held, "after call {at}");
+    assert_eq!(pool.reserved(), held, "at {at:?}");
 }
 
 #[test]
 fn an_add_killed_at_any_system_call_loses_nothing() {
     let pool = dual();
-    for at in 1.. {
-        let done = killed(&pool, "ADD", "victim", at);
+    let calls = system_calls(&pool, "ADD", "victim", &Value::Null);
+    assert!(
+        calls.iter().filter(|(name, _)| name == "linkat").count() == 2,
+        "{calls:?}"
+    );
+    pool.del("victim").silent();
+    for at in calls {
+        assert!(
+            !killed(&pool, "ADD", "victim", &Value::Null, &at),
+            "{at:?} was not reached"
+        );
         for (name, owner) in pool.reserved() {
             assert!(
                 ["a\r\neth0", "b\r\neth0", "victim\r\neth0"].contains(&owner.as_str()),
-                "{name} after call {at}: {owner:?}"
+                "{name} at {at:?}: {owner:?}"
             );
         }
         pool.del("victim").silent();
-        assert_whole(&pool, at);
-        if done {
-            assert!(at > 50, "the calls were counted");
-            return;
-        }
+        assert_whole(&pool, &at);
     }
 }
 
 #[test]
 fn a_del_killed_at_any_system_call_loses_nothing() {
     let pool = dual();
-    for at in 1.. {
+    pool.add("victim").success();
+    let calls = system_calls(&pool, "DEL", "victim", &Value::Null);
+    assert!(
+        calls.iter().filter(|(name, _)| name == "unlinkat").count() == 2,
+        "{calls:?}"
+    );
+    for at in calls {
         pool.add("victim").success();
-        let done = killed(&pool, "DEL", "victim", at);
+        assert!(
+            !killed(&pool, "DEL", "victim", &Value::Null, &at),
+            "{at:?} was not reached"
+        );
         pool.del("victim").silent();
-        assert_whole(&pool, at);
-        if done {
-            assert!(at > 50, "the calls were counted");
-            return;
-        }
+        assert_whole(&pool, &at);
     }
 }
 
 #[test]
 fn a_gc_killed_at_any_system_call_is_finished_by_the_next() {
     let pool = dual();
-    for at in 1.. {
+    let gc = pool.with(json!({}));
+    let valid = json!([{ "containerID": "a", "ifname": "eth0" }, { "containerID": "b", "ifname": "eth0" }]);
+    let more = json!({ "cni.dev/valid-attachments": valid });
+    let litter = || {
         pool.write("10.1.0.6", "gone\r\neth0");
         pool.write("fd00::6", "gone\r\neth0");
-        let gc = pool.with(json!({}));
-        let valid = json!([{ "containerID": "a", "ifname": "eth0" }, { "containerID": "b", "ifname": "eth0" }]);
-        let done = killed_gc(&gc, &valid, at);
+    };
+    litter();
+    for at in system_calls(&gc, "GC", "", &more) {
+        litter();
+        killed(&gc, "GC", "", &more, &at);
         gc.gc(&valid).silent();
-        assert_eq!(pool.reserved().len(), 4, "after call {at}");
-        if done {
-            assert_whole(&pool, at);
-            return;
-        }
+        assert_eq!(pool.reserved().len(), 4, "at {at:?}");
     }
-}
-
-fn killed_gc(pool: &Pool, valid: &Value, number: usize) -> bool {
-    let mut child = Command::new("strace")
-        .args([
-            "-f",
-            "-qq",
-            "-o",
-            "/dev/null",
-            "-e",
-            &format!("inject=all:signal=KILL:when={number}"),
-        ])
-        .arg(ours())
-        .env("CNI_COMMAND", "GC")
-        .env("CNI_PATH", "/nowhere")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("strace: scripts/test installs it");
-    let conf = pool.conf(&json!({ "cni.dev/valid-attachments": valid }));
-    let _ = std::io::Write::write_all(&mut child.stdin.take().unwrap(), conf.as_bytes());
-    child.wait().unwrap().success()
+    assert_whole(&pool, &("the end".to_owned(), 1));
 }
 
 #[test]
@@ -237,7 +199,10 @@ fn file_systems_without_unnamed_files_or_links_do() {
         if no_links {
             inject.extend(["-e", "inject=linkat:error=EPERM"]);
         }
-        assert!(traced(&pool, &inject), "without links: {no_links}");
+        assert!(
+            strace(&pool, "ADD", "b", &Value::Null, &inject).succeeded,
+            "without links: {no_links}"
+        );
         assert_eq!(
             pool.reserved().into_values().collect::<Vec<_>>(),
             ["a\r\neth0", "b\r\neth0"]
@@ -273,37 +238,13 @@ fn a_result_that_cannot_be_written_leaves_nothing_behind() {
     std::io::Write::write_all(&mut child.stdin.take().unwrap(), pool.conf(&Value::Null).as_bytes()).unwrap();
     assert!(!child.wait().unwrap().success());
     assert_eq!((pool.reserved(), pool.cursor(0), pool.cursor(1)), before);
-    assert_whole(&pool, 0);
-}
-
-/// An ADD of b under strace with these arguments; whether it succeeded.
-fn traced(pool: &Pool, strace: &[&str]) -> bool {
-    let mut child = Command::new("strace")
-        .args(["-qq", "-o", pool.data().join("trace").to_str().unwrap()])
-        .args(strace)
-        .arg(ours())
-        .envs([
-            ("CNI_COMMAND", "ADD"),
-            ("CNI_CONTAINERID", "b"),
-            ("CNI_NETNS", "/nowhere"),
-        ])
-        .envs([("CNI_IFNAME", "eth0"), ("CNI_PATH", "/nowhere")])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .spawn()
-        .expect("strace: scripts/test installs it");
-    std::io::Write::write_all(&mut child.stdin.take().unwrap(), pool.conf(&Value::Null).as_bytes()).unwrap();
-    child.wait().unwrap().success()
+    assert_whole(&pool, &("its output".to_owned(), 1));
 }
 
 /// The number of the `openat` with which an ADD asks for an unnamed file.
 fn nth_tmpfile(pool: &Pool) -> usize {
-    assert!(traced(pool, &["-e", "trace=openat"]));
+    let traced = strace(pool, "ADD", "b", &Value::Null, &["-e", "trace=openat"]);
     pool.del("b").silent();
-    let trace = fs::read_to_string(pool.data().join("trace")).unwrap();
-    trace
-        .lines()
-        .position(|line| line.contains("O_TMPFILE"))
-        .expect("an unnamed file")
-        + 1
+    let at = traced.calls.iter().position(|call| call.contains("O_TMPFILE"));
+    at.expect("an unnamed file") + 1
 }

@@ -17,4 +17,5 @@ mod model;
 mod pool;
 mod reclaim;
 mod refusals;
+mod strace;
 mod verbs;

@@ -6,10 +6,11 @@ use std::fs;
 use std::net::Ipv4Addr;
 
 use proptest::prelude::*;
+use proptest::sample::select;
 use serde_json::{Value, json};
 
-use crate::crash::killed;
 use crate::pool::{Pool, addresses};
+use crate::strace::killed;
 
 /// What may happen. Containers and addresses are numbers.
 #[derive(Debug, Clone)]
@@ -18,7 +19,7 @@ enum Step {
     Del(u8),
     Gc(Vec<u8>),
     /// An ADD or DEL killed at a system call.
-    Killed(&'static str, u8, usize),
+    Killed(&'static str, u8, &'static str, usize),
     /// Another suite reserves an address for a container.
     ForeignAdd(u8, u8),
     /// Somebody removes a file.
@@ -30,6 +31,18 @@ enum Step {
     SpoilCache(u16),
 }
 
+/// The system calls that change something, and some that do not.
+const CALLS: [&str; 8] = [
+    "linkat",
+    "renameat",
+    "unlinkat",
+    "pwrite64",
+    "utimensat",
+    "flock",
+    "write",
+    "exit_group",
+];
+
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let container = || 0u8..6;
     let address = || 0u8..16;
@@ -37,7 +50,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         6 => container().prop_map(Step::Add),
         4 => container().prop_map(Step::Del),
         1 => prop::collection::vec(container(), 0..4).prop_map(Step::Gc),
-        1 => (prop_oneof![Just("ADD"), Just("DEL")], container(), 40usize..140).prop_map(|(verb, c, at)| Step::Killed(verb, c, at)),
+        1 => (select(["ADD", "DEL"].as_slice()), container(), select(CALLS.as_slice()), 1usize..4)
+            .prop_map(|(verb, c, call, at)| Step::Killed(verb, c, call, at)),
         2 => (container(), address()).prop_map(|(c, ip)| Step::ForeignAdd(c, ip)),
         1 => address().prop_map(Step::ForeignRemove),
         1 => address().prop_map(Step::Blank),
@@ -110,8 +124,14 @@ fn run(steps: Vec<Step>) -> Result<(), TestCaseError> {
                 pool.gc(&list.into()).silent();
                 model.held.retain(|_, held| valid.iter().any(|c| *held == owner(*c)));
             }
-            Step::Killed(verb, container, at) => {
-                killed(&pool, verb, &format!("c{container}"), *at);
+            Step::Killed(verb, container, call, at) => {
+                killed(
+                    &pool,
+                    verb,
+                    &format!("c{container}"),
+                    &Value::Null,
+                    &((*call).to_owned(), *at),
+                );
                 follow(&pool, &mut model, *container)?;
             }
             Step::ForeignAdd(container, host) => {
