@@ -22,6 +22,8 @@ use super::rule::Rule;
 use crate::Family;
 
 const DIRECTORY: &str = "/run/cni/ferrule-iptables";
+/// A record before it takes its place. No network has such a name.
+const DRAFT: &str = ".draft";
 
 /// What rules are for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
@@ -126,7 +128,8 @@ impl Record {
             };
         }
         fs::create_dir_all(directory_of(&self.network)).map_err(failed)?;
-        let draft = file.with_extension("new");
+        // Always the same one: what a killed process left there is written over. The lock keeps others away.
+        let draft = Path::new(DIRECTORY).join(DRAFT);
         fs::write(&draft, self.encode()?).map_err(failed)?;
         fs::rename(&draft, &file).map_err(failed)
     }
