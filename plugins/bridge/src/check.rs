@@ -3,11 +3,12 @@
 //! Later plugins of the chain may have changed the container's interface on purpose, as tuning does its MTU: MTU and the like
 //! are compared on the host's side, and only where this configuration sets them.
 
+use attach::Mtu;
 use attach::check::{compare_addresses, compare_mac, compare_routes, own_addresses, routes_through};
 use cni_types::{Attachment, Cidr, CniResult, Error, IfName, IpConfig, Result};
 use net::{Address, Link, Net, PortVlans};
 
-use crate::config::{Config, Mtu};
+use crate::config::Config;
 
 /// What there is.
 #[derive(Debug, Default)]

@@ -1,19 +1,15 @@
 //! What the configuration says, and what it means.
 
-use attach::Dad;
-use cni_types::{Cidr, CniArgs, Code, Error, IfName, MacAddr, NetConf, Result};
+use attach::{Dad, Masquerade, Mtu};
+use cni_types::{CniArgs, Code, Error, IfName, MacAddr, NetConf, Result};
 use net::VlanRange;
-use netfilter::Backend;
 use serde::Deserialize;
 use skel::Call;
 
 /// The bridge of a configuration that names none.
 const DEFAULT_BRIDGE: &str = "cni0";
 
-/// What the kernel allows a veth (drivers/net/veth.c, include/uapi/linux/if_ether.h).
-const MTU_RANGE: std::ops::RangeInclusive<i64> = 68..=65535;
-
-/// The keys as they are written.
+/// The keys as they are written, less those that [`Masquerade`] and [`Mtu`] read.
 #[derive(Deserialize, Default)]
 #[serde(default, rename_all = "camelCase")]
 struct Written {
@@ -21,11 +17,6 @@ struct Written {
     is_gateway: bool,
     is_default_gateway: bool,
     force_address: bool,
-    ip_masq: bool,
-    ip_masq_backend: Option<String>,
-    ip_masq_exclude: Vec<Cidr>,
-    mtu: i64,
-    mtu_auto: bool,
     hairpin_mode: bool,
     promisc_mode: bool,
     vlan: i64,
@@ -87,23 +78,6 @@ pub struct Config {
     pub(crate) leave_interface_down: bool,
 }
 
-/// Masquerading, as far as the configuration decides.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Masquerade {
-    pub(crate) backend: Backend,
-    pub(crate) exclude: Vec<Cidr>,
-}
-
-/// The MTU of the bridge and the veth pair.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mtu {
-    /// Whatever the kernel gives.
-    Kernel,
-    Bytes(u32),
-    /// That of the node's uplink: the interface of its default route.
-    Uplink,
-}
-
 /// The VLANs of the container's port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Vlans {
@@ -155,8 +129,8 @@ impl Config {
             is_gateway,
             is_default_gateway: written.is_default_gateway,
             force_address: written.force_address,
-            masquerade: written.masquerade()?,
-            mtu: written.mtu()?,
+            masquerade: Masquerade::read(conf)?,
+            mtu: Mtu::read(conf)?,
             hairpin: written.hairpin_mode,
             promiscuous: written.promisc_mode,
             isolated: written.port_isolation,
@@ -197,39 +171,6 @@ impl Written {
             );
         }
         Ok(())
-    }
-
-    fn masquerade(&self) -> Result<Option<Masquerade>> {
-        let named = self.ip_masq_backend.as_deref().filter(|name| !name.is_empty());
-        let named = named.map(str::parse::<Backend>).transpose();
-        let named = named
-            .map_err(|e| Error::config(format!("ipMasqBackend: {e}")).with_details("it is iptables or nftables"))?;
-        if !self.ip_masq {
-            return Ok(None);
-        }
-        if let Some(host) = self.ip_masq_exclude.iter().find(|range| !range.is_network()) {
-            return Err(Error::config(format!(
-                "ipMasqExclude: {host} has host bits set: {} is meant?",
-                host.network()
-            )));
-        }
-        let backend = named.map_or_else(Backend::of_node, Ok)?;
-        Ok(Some(Masquerade {
-            backend,
-            exclude: self.ip_masq_exclude.clone(),
-        }))
-    }
-
-    fn mtu(&self) -> Result<Mtu> {
-        match self.mtu {
-            0 if self.mtu_auto => Ok(Mtu::Uplink),
-            0 => Ok(Mtu::Kernel),
-            _ if self.mtu_auto => Err(Error::config("mtu and mtuAuto exclude each other: set one of them")),
-            bytes if MTU_RANGE.contains(&bytes) => Ok(Mtu::Bytes(bytes as u32)),
-            bytes => Err(Error::config(format!(
-                "mtu: {bytes} is not 0 (the kernel's choice) or from 68 to 65535"
-            ))),
-        }
     }
 
     /// The address for the container's interface: the reference lets `runtimeConfig` win over `args`, and both over CNI_ARGS.
@@ -453,28 +394,8 @@ mod tests {
                 r#"mtu: invalid type: string "1500", expected i64"#,
             ),
             (
-                r#","mtu":-5"#.into(),
-                "mtu: -5 is not 0 (the kernel's choice) or from 68 to 65535",
-            ),
-            (
-                r#","mtu":100000"#.into(),
-                "mtu: 100000 is not 0 (the kernel's choice) or from 68 to 65535",
-            ),
-            (
-                r#","mtu":1400,"mtuAuto":true"#.into(),
-                "mtu and mtuAuto exclude each other: set one of them",
-            ),
-            (
                 r#","ipMasqBackend":"zzz""#.into(),
                 r#"ipMasqBackend: unrecognized backend "zzz""#,
-            ),
-            (
-                r#","ipMasq":true,"ipMasqExclude":["10.0.0.1/8"]"#.into(),
-                "ipMasqExclude: 10.0.0.1/8 has host bits set: 10.0.0.0/8 is meant?",
-            ),
-            (
-                r#","ipMasq":true,"ipMasqExclude":["10.0.0.0"]"#.into(),
-                "ipMasqExclude[0]: invalid CIDR address: 10.0.0.0",
             ),
             (
                 r#","runtimeConfig":{"mac":"zz"}"#.into(),

@@ -11,7 +11,7 @@ use netfilter::{macspoof, masquerade};
 use skel::{Add, BestEffort, Call, Check, Del, Gc, Plugin, Status, Undo};
 
 use check::Observed;
-use config::{Cleanup, Config, Masquerade, Mtu};
+use config::{Cleanup, Config};
 
 /// The plugin.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ impl Plugin for Bridge {
     fn add(cx: &Add<Config>, undo: &mut Undo) -> Result<CniResult> {
         let (config, ifname) = (cx.config(), &cx.attachment().ifname);
         let (mut host, mut pod) = (Net::host()?, Net::enter(cx.netns().fd()?)?);
-        let mtu = mtu(config, &mut host)?;
+        let mtu = config.mtu.bytes(&mut host)?;
         let bridge = apply::ensure_bridge(&mut host, config, mtu)?;
         if let Some(vid) = config.gateway_vlan() {
             let bridge = config.bridge.clone();
@@ -59,7 +59,9 @@ impl Plugin for Bridge {
             if config.is_gateway {
                 attach::enable_forwarding(&host, &addresses)?;
             }
-            masquerade(cx.attachment(), config, &addressing, undo)?;
+            if let Some(masquerade) = &config.masquerade {
+                masquerade.add(cx.attachment(), addresses, undo)?;
+            }
         } else if !config.leave_interface_down {
             pod.set_up(veth.container_index)?;
         }
@@ -87,9 +89,8 @@ impl Plugin for Bridge {
             macspoof::check(cx.attachment(), &veth_name(&veth.name)?, mac)?;
         }
         match &config.masquerade {
-            Some(wanted) if config.has_ipam => {
-                let wanted_rules = wanted.of(prev.ips.iter().map(|ip| ip.address).collect());
-                masquerade::check(wanted.backend, cx.attachment(), &wanted_rules)
+            Some(masquerade) if config.has_ipam => {
+                masquerade.check(cx.attachment(), prev.ips.iter().map(|ip| ip.address).collect())
             }
             _ => Ok(()),
         }
@@ -128,14 +129,6 @@ impl Plugin for Bridge {
     }
 }
 
-fn mtu(config: &Config, host: &mut Net) -> Result<Option<u32>> {
-    match config.mtu {
-        Mtu::Kernel => Ok(None),
-        Mtu::Bytes(bytes) => Ok(Some(bytes)),
-        Mtu::Uplink => apply::uplink_mtu(host).map(Some),
-    }
-}
-
 fn veth_name(name: &str) -> Result<IfName> {
     name.parse().map_err(|e| Error::internal(format!("{name:?}: {e}")))
 }
@@ -144,22 +137,4 @@ fn guard_mac(attachment: &Attachment, host_veth: &str, mac: MacAddr, undo: &mut 
     let owner = attachment.clone();
     undo.push("MAC spoofing guard", move || macspoof::del(&owner));
     macspoof::add(attachment, &veth_name(host_veth)?, mac)
-}
-
-fn masquerade(attachment: &Attachment, config: &Config, plan: &plan::Addressing, undo: &mut Undo) -> Result<()> {
-    let Some(wanted) = &config.masquerade else {
-        return Ok(());
-    };
-    let owner = attachment.clone();
-    undo.push("masquerade", move || masquerade::del(&owner));
-    masquerade::add(wanted.backend, attachment, &wanted.of(plan.addresses()))
-}
-
-impl Masquerade {
-    fn of(&self, addresses: Vec<cni_types::Cidr>) -> masquerade::Masquerade {
-        masquerade::Masquerade {
-            addresses,
-            exclude: self.exclude.clone(),
-        }
-    }
 }

@@ -119,8 +119,10 @@ pub(crate) fn result(interfaces: Vec<Interface>, addressing: Addressing, dns: &D
 
 #[cfg(test)]
 mod tests {
+    use attach::Mtu;
+
     use super::*;
-    use crate::config::{Mtu, Vlans};
+    use crate::config::Vlans;
 
     fn config(is_gateway: bool, is_default_gateway: bool) -> Config {
         Config {

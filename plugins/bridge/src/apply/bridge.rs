@@ -1,7 +1,7 @@
 //! The bridge: made if need be, and never taken away.
 
 use cni_types::{Error, Result};
-use net::{Family, Link, LinkChange, LinkFilter, Net, NewBridge};
+use net::{Link, LinkChange, LinkFilter, Net, NewBridge};
 
 use crate::config::Config;
 
@@ -114,17 +114,4 @@ pub(crate) fn keep_mac(host: &mut Net, before: Link) -> Result<Link> {
         },
     )?;
     Ok(Link { mac, ..now })
-}
-
-/// The MTU of the interface with the default route, of lowest metric and IPv4 before IPv6.
-pub(crate) fn uplink_mtu(host: &mut Net) -> Result<u32> {
-    for family in [Family::V4, Family::V6] {
-        let uplink = host.default_routes(family)?.into_iter().find_map(|route| route.oif);
-        if let Some(link) = uplink.map(|index| host.link_by_index(index)).transpose()?.flatten() {
-            return Ok(link.mtu);
-        }
-    }
-    Err(Error::config(
-        "mtuAuto: the node has no default route to take the MTU from: set mtu",
-    ))
 }

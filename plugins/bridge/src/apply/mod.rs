@@ -7,6 +7,6 @@ mod bridge;
 mod gateway;
 mod port;
 
-pub(crate) use bridge::{ensure as ensure_bridge, keep_mac, uplink_mtu};
+pub(crate) use bridge::{ensure as ensure_bridge, keep_mac};
 pub(crate) use gateway::{ensure as ensure_gateway, release as release_gateway};
 pub(crate) use port::create as create_port;
