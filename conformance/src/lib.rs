@@ -5,6 +5,7 @@
 //! through: a runtime has no business with what plugins say to each other, and a plugin under test must get exactly
 //! what was written, not what our own types make of it.
 
+pub mod bench;
 pub mod cache;
 pub mod chain;
 pub mod conf;
