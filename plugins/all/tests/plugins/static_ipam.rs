@@ -1,10 +1,11 @@
 //! The static plugin: alone, and as bridge's IPAM.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use testkit::{Reply, World, call_plugin};
 
+use crate::reference::reference;
 use crate::suite::Suite;
 
 /// A network of the plugin `plugin` whose IPAM is static with `keys`.
@@ -20,16 +21,19 @@ fn conf(plugin: &str, keys: Value) -> Value {
 }
 
 fn call(suite: &Suite, plugin: &str, verb: &str, args: &str, conf: &Value) -> Reply {
-    let bin = suite.bin().to_str().unwrap();
+    call_of(suite.bin(), plugin, verb, args, conf)
+}
+
+fn call_of(bin: &Path, plugin: &str, verb: &str, args: &str, conf: &Value) -> Reply {
     let variables = [
         ("CNI_COMMAND", verb),
         ("CNI_CONTAINERID", "c"),
         ("CNI_NETNS", "/run/netns/a"),
         ("CNI_IFNAME", "eth0"),
-        ("CNI_PATH", bin),
+        ("CNI_PATH", bin.to_str().unwrap()),
         ("CNI_ARGS", args),
     ];
-    call_plugin(&suite.bin().join(plugin), &variables, &conf.to_string())
+    call_plugin(&bin.join(plugin), &variables, &conf.to_string())
 }
 
 fn with_prev(conf: &Value, result: &Value) -> Value {
@@ -132,4 +136,55 @@ fn nothing_is_kept_and_nothing_refused_on_the_way_out() {
             (7, "Required prevResult missing".into())
         );
     });
+}
+
+#[test]
+fn the_reference_answers_the_same() {
+    let Some(theirs) = reference() else { return };
+    let two = json!([{ "address": "10.1.0.5/24", "gateway": "10.1.0.1" }, { "address": "fd00::5/64" }]);
+    let bad = |address: &str| json!([{ "address": address }]);
+    let runtime = json!({ "runtimeConfig": { "ips": ["10.7.0.5/24", "fd07::5/64"] } });
+    let network = json!({ "args": { "cni": { "ips": ["10.8.0.5/24"] } } });
+    let both = json!({ "runtimeConfig": { "ips": ["10.7.0.5/24"] }, "args": { "cni": { "ips": ["zz"] } } });
+    testkit::world(|w: &World| {
+        let ours = PathBuf::from(Suite::install(w).bin());
+        w.netns("a");
+        for addresses in [json!([]), two, bad("10.1.0.5"), bad("10.1.0.5/33"), bad("zz"), bad("")] {
+            for rest in [&json!({}), &runtime, &network, &both] {
+                for args in [
+                    "",
+                    "IP=10.3.0.5/24",
+                    "IP= 10.3.0.5/24 , 10.3.0.6/24,fd03::5/64;GATEWAY=10.3.0.1, 10.3.0.2 ",
+                    "GATEWAY=10.1.0.9",
+                    "GATEWAY=zz",
+                    "GATEWAY=10.1.0.9,",
+                    "IP=10.3.0.5",
+                    "IP=10.3.0.5/24,",
+                    "IP=;GATEWAY=",
+                    "FOO=1",
+                    "IgnoreUnknown=1;FOO=1;IP=10.3.0.5/24",
+                ] {
+                    for version in ["0.2.0", "1.0.0"] {
+                        let more = json!({ "addresses": addresses, "routes": [{ "dst": "0.0.0.0/0" }], "dns": { "domain": "d" } });
+                        let mut conf = conf("bridge", more);
+                        conf["cniVersion"] = json!(version);
+                        for (key, value) in rest.as_object().unwrap() {
+                            conf[key] = value.clone();
+                        }
+                        let answers = [&ours, &theirs].map(|bin| answer(&call_of(bin, "static", "ADD", args, &conf)));
+                        assert_eq!(answers[0], answers[1], "{args} {conf}");
+                    }
+                }
+            }
+        }
+    });
+}
+
+/// The result, or the message of the error: its code is the specification's where the reference has none.
+fn answer(reply: &Reply) -> Value {
+    let document: Value = serde_json::from_str(&reply.stdout).unwrap();
+    match reply.code {
+        Some(0) => document,
+        _ => document["msg"].clone(),
+    }
 }
