@@ -38,7 +38,7 @@ impl Points {
 pub fn kill_before(number: usize, points: Points, call: &Invocation<'_>) -> Result<(Reply, usize), Killed> {
     let mut seen = 0;
     let mut killed_in = None;
-    let reply = run(call, |syscall| {
+    let reply = run(call, |syscall, _| {
         seen += usize::from(points.counts(syscall));
         if seen < number || !points.counts(syscall) {
             return Verdict::Pass;

@@ -37,6 +37,15 @@ pub(crate) enum Verdict {
     Kill,
 }
 
+/// Who makes a system call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Program {
+    /// The plugin, whichever of its threads.
+    Plugin,
+    /// One that it has started.
+    Other,
+}
+
 /// What a pipe holds by default on Linux, in bytes (pipe(7)).
 const PIPE_CAPACITY: usize = 64 << 10;
 
@@ -45,7 +54,7 @@ const PIPE_CAPACITY: usize = 64 << 10;
 /// Before it has read its configuration a plugin can do nothing to anything, and it is cheaper to let it load unwatched: that
 /// is also what makes it possible to become its debugger after it was started.
 #[allow(clippy::zombie_processes, reason = "the tracer waits for all there are")]
-pub(crate) fn run(call: &Invocation<'_>, judge: impl FnMut(&Syscall) -> Verdict) -> Reply {
+pub(crate) fn run(call: &Invocation<'_>, judge: impl FnMut(&Syscall, Program) -> Verdict) -> Reply {
     assert!(call.stdin.len() < PIPE_CAPACITY, "longer than a pipe holds");
     let mut child = start_plugin(call.plugin, call.variables);
     let pid = Pid::from_raw(child.id().cast_signed());
@@ -71,6 +80,7 @@ pub(crate) fn run(call: &Invocation<'_>, judge: impl FnMut(&Syscall) -> Verdict)
         main: pid,
         code: None,
         alive: BTreeSet::from([pid]),
+        others: BTreeSet::new(),
         failing: BTreeMap::new(),
         started: false,
         killed: false,
@@ -103,6 +113,8 @@ struct Tracer<J> {
     code: Option<i32>,
     /// Processes and threads.
     alive: BTreeSet<Pid>,
+    /// Those of other programs.
+    others: BTreeSet<Pid>,
     /// Those inside a system call that shall fail: how, and with which registers they came.
     failing: BTreeMap<Pid, (Errno, user_regs_struct)>,
     /// Whether standard input was read.
@@ -110,7 +122,7 @@ struct Tracer<J> {
     killed: bool,
 }
 
-impl<J: FnMut(&Syscall) -> Verdict> Tracer<J> {
+impl<J: FnMut(&Syscall, Program) -> Verdict> Tracer<J> {
     /// Sees the plugin and all that it starts to their ends.
     fn watch(&mut self) {
         // Other threads of this test program have children too, which are theirs to wait for.
@@ -130,7 +142,12 @@ impl<J: FnMut(&Syscall) -> Verdict> Tracer<J> {
             WaitStatus::Exited(pid, code) => self.ended(pid, Some(code)),
             WaitStatus::Signaled(pid, ..) => self.ended(pid, None),
             WaitStatus::PtraceSyscall(pid) => self.at_syscall(pid),
-            WaitStatus::PtraceEvent(pid, ..) => self.go_on(pid, None),
+            WaitStatus::PtraceEvent(pid, _, event) => {
+                if event == libc::PTRACE_EVENT_EXEC && pid != self.main {
+                    self.others.insert(pid);
+                }
+                self.go_on(pid, None);
+            }
             WaitStatus::Stopped(pid, signal) => self.go_on(pid, Some(signal)),
             other => panic!("waitpid: {other:?}"),
         }
@@ -138,6 +155,7 @@ impl<J: FnMut(&Syscall) -> Verdict> Tracer<J> {
 
     fn ended(&mut self, pid: Pid, code: Option<i32>) {
         self.alive.remove(&pid);
+        self.others.remove(&pid);
         self.failing.remove(&pid);
         if pid == self.main {
             self.code = code;
@@ -169,7 +187,11 @@ impl<J: FnMut(&Syscall) -> Verdict> Tracer<J> {
         let syscall = registers::syscall(&before);
         self.started |= syscall.reads_stdin();
         let verdict = if self.started && !self.killed {
-            (self.judge)(&syscall)
+            let program = match self.others.contains(&pid) {
+                true => Program::Other,
+                false => Program::Plugin,
+            };
+            (self.judge)(&syscall, program)
         } else {
             Verdict::Pass
         };
