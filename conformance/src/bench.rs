@@ -59,7 +59,8 @@ pub fn helper(arguments: &[&str]) -> Option<Result<ExitCode, Failure>> {
 /// Measures, tells on `progress` what it is at, and returns the table.
 ///
 /// # Errors
-/// A plugin or a program that fails: what does not work has no cost. Nothing is measured without root.
+/// A scenario that cannot be prepared, as without root. One that fails later on is named below the table, for what does not
+/// work has no cost.
 pub fn run(options: &Options, progress: &mut dyn Write) -> Result<String, Failure> {
     let names: Vec<String> = options.directories.iter().map(|d| d.display().to_string()).collect();
     let in_all = |plugin: &str| {
@@ -82,17 +83,19 @@ pub fn run(options: &Options, progress: &mut dyn Write) -> Result<String, Failur
     for round in 0..total {
         writeln!(progress, "round {} of {total}", round + 1)?;
         for bench in benches.iter_mut().filter(|bench| round % bench.scenario.every == 0) {
-            bench.round(round >= WARM_UP || bench.scenario.every > 1)?;
+            bench.round(round >= WARM_UP || bench.scenario.every > 1);
         }
     }
     if call::program("strace".as_ref()).arg("-V").output().is_ok() {
         writeln!(progress, "counting system calls")?;
-        for bench in &mut benches {
-            bench.count()?;
-        }
+        benches.iter_mut().for_each(Bench::count);
     } else {
         writeln!(progress, "strace is missing: no programs and system calls are counted")?;
     }
+    let failures: String = benches
+        .iter()
+        .filter_map(|bench| bench.failure.as_ref().map(|e| format!("\nfailed: {e}\n")))
+        .collect();
     let rows: Vec<Row> = benches.into_iter().flat_map(|bench| bench.rows).collect();
     if let Some(path) = &options.json {
         let whole = report::json(
@@ -102,7 +105,7 @@ pub fn run(options: &Options, progress: &mut dyn Write) -> Result<String, Failur
         );
         fs::write(path, format!("{whole:#}\n")).map_err(|e| format!("{}: {e}", path.display()))?;
     }
-    Ok(report::table(&rows, &names))
+    Ok(report::table(&rows, &names) + &failures)
 }
 
 /// What else decides over figures: the kernel, and how busy the machine is.
@@ -122,6 +125,8 @@ struct Bench {
     scenario: Scenario,
     sites: Vec<(World, Arc<Mutex<Site>>)>,
     rows: Vec<Row>,
+    /// Why it is not made any more.
+    failure: Option<String>,
 }
 
 impl Bench {
@@ -142,11 +147,12 @@ impl Bench {
             scenario,
             sites,
             rows: Vec::new(),
+            failure: None,
         })
     }
 
-    fn round(&mut self, counts: bool) -> Result<(), Failure> {
-        let costs = self.work(Observer::Clock)?;
+    fn round(&mut self, counts: bool) {
+        let costs = self.work(Observer::Clock);
         if counts {
             self.note(&costs, |row, directory, cost| {
                 if let Some(rounds) = row.rounds.get_mut(directory) {
@@ -154,30 +160,38 @@ impl Bench {
                 }
             });
         }
-        Ok(())
     }
 
     /// A storm's calls are those of its chain. A plugin that reads the files of a large pool would be minutes under strace.
-    fn count(&mut self) -> Result<(), Failure> {
+    fn count(&mut self) {
         const SMALL_POOL: u32 = 1_000;
         if self.scenario.before.held <= SMALL_POOL && !matches!(self.scenario.work, Work::Storm(_)) {
-            let costs = self.work(Observer::Trace)?;
+            let costs = self.work(Observer::Trace);
             self.note(&costs, |row, _, cost| row.counts.push(cost));
         }
-        Ok(())
     }
 
-    fn work(&self, observer: Observer) -> Result<Vec<Costs>, Failure> {
+    /// One round, with every directory or, once one has failed, with none.
+    fn work(&mut self, observer: Observer) -> Vec<Costs> {
+        if self.failure.is_some() {
+            return Vec::new();
+        }
         let mut costs = Vec::new();
-        for (world, site) in &self.sites {
-            let (site, work) = (Arc::clone(site), self.scenario.work.clone());
+        for (directory, (world, site)) in self.sites.iter().enumerate() {
+            let (site, work) = (Arc::clone(site), self.scenario.work_of(directory).clone());
             let outcome = world.run(move || {
                 let mut site = site.lock().map_err(|_| "a round has panicked")?;
                 site.work(&work, observer)
             });
-            costs.push(outcome.map_err(|e| format!("{}: {e}", self.scenario.name))?);
+            match outcome {
+                Ok(parts) => costs.push(parts),
+                Err(e) => {
+                    self.failure = Some(format!("{}: {e}", self.scenario.name));
+                    return Vec::new();
+                }
+            }
         }
-        Ok(costs)
+        costs
     }
 
     fn note(&mut self, costs: &[Costs], put: impl Fn(&mut Row, usize, call::Cost)) {

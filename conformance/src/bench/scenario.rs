@@ -11,6 +11,8 @@ pub(super) struct Scenario {
     pub(super) name: String,
     /// What is done.
     pub(super) work: Work,
+    /// What is done with the second directory instead, where the two differ.
+    pub(super) second: Option<Work>,
     /// What exists before.
     pub(super) before: Before,
     /// It is done in every so many rounds.
@@ -67,8 +69,6 @@ pub(super) const NETWORK: &str = "bench";
 /// The first host port that a chain publishes, TCP.
 pub(super) const HOST_PORT: u16 = 18080;
 
-const BACKENDS: [&str; 2] = ["iptables", "nftables"];
-
 /// All scenarios whose name contains `only`, with the plugins that each directory has: `exists` says which.
 pub(super) fn all(only: &str, exists: impl Fn(&str) -> bool) -> Vec<Scenario> {
     let mut all = vec![
@@ -78,29 +78,27 @@ pub(super) fn all(only: &str, exists: impl Fn(&str) -> bool) -> Vec<Scenario> {
     all.extend([0, 10, 1_000, 10_000, 60_000].map(address_pool));
     all.push(nearly_full_pool());
     all.push(quiet("bridge", Work::Chain(bridge(json!({})))));
-    for backend in BACKENDS {
-        let masquerading = bridge(json!({"ipMasq": true, "ipMasqBackend": backend}));
-        all.push(quiet(&format!("bridge, ipMasq, {backend}"), Work::Chain(masquerading)));
-        let published = bridge(json!({})).with("portmap", portmap(backend));
-        all.push(quiet(&format!("bridge+portmap, {backend}"), Work::Chain(published)));
-    }
-    for backend in BACKENDS {
-        all.push(quiet(&format!("Nomad's chain, {backend}"), Work::Chain(nomad(backend))));
-        all.push(quiet(
-            &format!("nerdctl's chain, {backend}"),
-            Work::Chain(nerdctl(backend)),
-        ));
-    }
-    for backend in BACKENDS {
+    let masquerading = |backend| Work::Chain(bridge(json!({"ipMasq": true, "ipMasqBackend": backend})));
+    let publishing = |backend| bridge(json!({})).with("portmap", portmap(backend));
+    let chain = |chain: fn(&'static str) -> Chain| move |backend| Work::Chain(chain(backend));
+    all.extend(on_iptables("bridge, ipMasq", masquerading));
+    all.extend(on_iptables("bridge+portmap", |backend| {
+        Work::Chain(publishing(backend))
+    }));
+    all.push(quiet("bridge+portmap, nftables", Work::Chain(publishing("nftables"))));
+    all.extend(on_iptables("Nomad's chain", chain(nomad)));
+    all.extend(on_iptables("nerdctl's chain", chain(nerdctl)));
+    for backend in ["iptables", "nftables"] {
         all.extend([10, 5_000].map(|mappings| among_mappings(backend, mappings)));
     }
-    all.push(storm("storm, bridge", bridge(json!({}))));
-    for backend in BACKENDS {
-        let published = bridge(json!({})).with("portmap", portmap(backend));
-        all.push(storm(&format!("storm, bridge+portmap, {backend}"), published));
-    }
+    all.push(rare(quiet("storm, bridge", Work::Storm(bridge(json!({}))))));
+    let storms = on_iptables("storm, bridge+portmap", |backend| Work::Storm(publishing(backend)));
+    all.extend(storms.map(rare));
     for scenario in &mut all {
         scenario.work.keep(&exists);
+        if let Some(work) = &mut scenario.second {
+            work.keep(&exists);
+        }
     }
     all.retain(|scenario| scenario.name.contains(only));
     all
@@ -110,17 +108,25 @@ fn quiet(name: &str, work: Work) -> Scenario {
     Scenario {
         name: name.to_owned(),
         work,
+        second: None,
         before: Before::default(),
         every: 1,
     }
 }
 
+/// A scenario with both directories on iptables, which is what the reference takes where nobody says otherwise; and with
+/// the second left there, and the first on nftables.
+fn on_iptables(name: &str, work: impl Fn(&'static str) -> Work) -> [Scenario; 2] {
+    let against = Scenario {
+        second: Some(work("iptables")),
+        ..quiet(&format!("{name}, nftables against iptables"), work("nftables"))
+    };
+    [quiet(&format!("{name}, iptables"), work("iptables")), against]
+}
+
 /// A storm takes seconds where the others take milliseconds, so there are fewer.
-fn storm(name: &str, chain: Chain) -> Scenario {
-    Scenario {
-        every: 4,
-        ..quiet(name, Work::Storm(chain))
-    }
+fn rare(storm: Scenario) -> Scenario {
+    Scenario { every: 4, ..storm }
 }
 
 fn address_pool(held: u32) -> Scenario {
@@ -239,6 +245,16 @@ impl Chain {
     pub(super) fn only(&self, plugin: impl Fn(&str) -> bool) -> Chain {
         let steps = self.steps.iter().filter(|step| plugin(step.plugin)).cloned().collect();
         Chain { steps }
+    }
+}
+
+impl Scenario {
+    /// What is done with the first directory, or with the second.
+    pub(super) fn work_of(&self, directory: usize) -> &Work {
+        match &self.second {
+            Some(second) if directory > 0 => second,
+            _ => &self.work,
+        }
     }
 }
 
