@@ -1,9 +1,9 @@
 //! ADD and DEL as whole processes, by the number of addresses held, for several executables side by side.
 //!
 //! `cargo bench -p host-local --bench held -- [ROUNDS] [NAME=DIRECTORY ...]`: each directory holds a `host-local`; ours is always
-//! the first. Every round calls all of them on all pools, so that all see the same machine; the others take part in
-//! the first rounds only, because they need seconds. Prints medians in milliseconds, and what each pool costs as a ratio to the
-//! smallest one of the same round.
+//! the first. Every round calls all of them on all pools, so that all see the same machine; the others take part in the
+//! first rounds only, because they need seconds. Prints medians in milliseconds, and what each pool costs as a ratio to
+//! the smallest one of the same round.
 #![allow(clippy::disallowed_methods, reason = "the processes that are measured")]
 #![allow(
     clippy::unwrap_used,

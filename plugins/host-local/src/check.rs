@@ -9,8 +9,8 @@ use crate::store::Found;
 
 /// Compares the attachment's reservations with the result of its ADD.
 ///
-/// Addresses of other interfaces, and those outside of our ranges, are other plugins' business. Without a result to compare with, it is enough
-/// that something is reserved, as it is for the reference.
+/// Addresses of other interfaces, and those outside of our ranges, are other plugins' business. Without a result to
+/// compare with, it is enough that something is reserved, as it is for the reference.
 ///
 /// # Errors
 /// An address that is in one and not in the other.

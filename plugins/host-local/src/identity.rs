@@ -1,7 +1,7 @@
 //! Who was there at an ADD: boot, machine, our own namespaces, and the attachment's network namespace.
 //!
-//! This is what tells a reservation of a living container from one that was left behind. It is compared, never parsed or
-//! shown; a part that could not be found out is `None`, and compares with nothing.
+//! This is what tells a reservation of a living container from one that was left behind. It is compared, never parsed
+//! or shown; a part that could not be found out is `None`, and compares with nothing.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;

@@ -1,7 +1,7 @@
 //! A network's reservations: answered from the cache as long as that is current, else from the directory itself.
 //!
-//! Every change goes to the files first and then to the cache. A cache that fails or turns out wrong is put aside, which costs time
-//! and nothing else.
+//! Every change goes to the files first and then to the cache. A cache that fails or turns out wrong is put aside,
+//! which costs time and nothing else.
 
 use std::io;
 use std::net::IpAddr;
@@ -218,8 +218,8 @@ impl Ledger {
 
     /// Whether somebody may still stand behind a reservation.
     ///
-    /// When in doubt, he does: nothing is known about the file, or it is another now; the directory may be shared with other
-    /// machines; our own namespaces are others than then, so that other processes and mounts are seen.
+    /// When in doubt, he does: nothing is known about the file, or it is another now; the directory may be shared with
+    /// other machines; our own namespaces are others than then, so that other processes and mounts are seen.
     pub(crate) fn fate(&mut self, found: &Found) -> Fate {
         let here = self.here;
         let Some(record) = self.record(found).filter(|_| self.network.is_local()) else {

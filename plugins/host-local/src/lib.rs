@@ -1,4 +1,9 @@
 //! The IPAM plugin `host-local`: addresses from ranges, remembered in files on this node.
+//!
+//! An ADD reads the configuration (`config`), chooses addresses (`plan`), and reserves them (`apply`) in the network's
+//! directory (`store`) under its lock. What is held is asked of the `ledger`, which answers from a `cache` where that is
+//! current and reads the directory where it is not. Who stands behind a reservation is a question of `identity` and of
+//! the `namespaces` that exist.
 
 mod apply;
 mod cache;

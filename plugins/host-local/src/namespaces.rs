@@ -1,9 +1,9 @@
 //! Which network namespaces exist.
 //!
-//! A container's namespace lives as long as a process is in it or a mount of nsfs keeps it. Both are looked for, over all
-//! processes and the mounts that any of them sees. (An open file or a socket would keep it too, but no container runs in a
-//! namespace that nothing else keeps.) The answer is used to take an address away, so whatever could not be looked at
-//! means that the namespace may exist.
+//! A container's namespace lives as long as a process is in it or a mount of nsfs keeps it. Both are looked for, over
+//! all processes and the mounts that any of them sees. (An open file or a socket would keep it too, but no container
+//! runs in a namespace that nothing else keeps.) The answer is used to take an address away, so whatever could not be
+//! looked at means that the namespace may exist.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -36,8 +36,8 @@ impl Namespaces {
         if recorded.is_some_and(|path| netns.is_at(path) != Some(false)) {
             return true;
         }
-        // A second look, because processes and mounts come and go during the first: one that hands the namespace on while
-        // it is looked for would have to do so twice at the right moments.
+        // A second look, because processes and mounts come and go during the first: one that hands the namespace on
+        // while it is looked for would have to do so twice at the right moments.
         (0..2).any(|at| {
             if self.scans.len() <= at {
                 self.scans.push(Scan::new());

@@ -1,8 +1,8 @@
 //! Which addresses an ADD gets: pure, from the configuration, the cursors and what is held.
 //!
-//! The rules are the reference's. The search starts one past the cursor, goes to the end of that range, then through the
-//! other ranges of the set in their order and wraps, the cursor's own address last. Without a cursor, or with one that lies
-//! in no range of the set, it starts at the first address of the first range.
+//! The rules are the reference's. The search starts one past the cursor, goes to the end of that range, then through
+//! the other ranges of the set in their order and wraps, the cursor's own address last. Without a cursor, or with one
+//! that lies in no range of the set, it starts at the first address of the first range.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -85,9 +85,9 @@ pub struct Range {
 }
 
 impl Range {
-    /// Checks an entry and fills in its defaults: from the address after the network's to the one before broadcast (IPv4) or
-    /// the last (IPv6), and the gateway on the first. A subnet of two addresses starts at its first, and one of a
-    /// single address has no gateway unless `gateway` names one.
+    /// Checks an entry and fills in its defaults: from the address after the network's to the one before broadcast
+    /// (IPv4) or the last (IPv6), and the gateway on the first. A subnet of two addresses starts at its first, and one
+    /// of a single address has no gateway unless `gateway` names one.
     ///
     /// # Errors
     /// The first value that contradicts the subnet.
@@ -108,7 +108,8 @@ impl Range {
         let first = bits(subnet.address());
         let last = first | host_mask(subnet);
         let small = last - first < 2;
-        // The reference looks at the end when it checks the start: a start behind the end is said to be outside the network.
+        // The reference looks at the end when it checks the start: a start behind the end is said to be outside the
+        // network.
         let below_end = |ip: IpAddr| entry.end.is_none_or(|end| !subnet.contains(end) || ip <= end);
         if let Some(start) = entry
             .start
@@ -195,7 +196,8 @@ impl Range {
         self.start..=self.end
     }
 
-    /// What may be handed out, in ascending order: the range without network, broadcast, gateways and excluded addresses.
+    /// What may be handed out, in ascending order: the range without network, broadcast, gateways and excluded
+    /// addresses.
     pub fn usable(&self) -> &[RangeInclusive<Bits>] {
         &self.usable
     }

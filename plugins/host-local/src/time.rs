@@ -9,8 +9,8 @@ pub(crate) fn utc(seconds: i64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
-/// Year, month and day of a day since the epoch, counted through 400-year cycles that begin in March, so that the leap day
-/// is the last of a year.
+/// Year, month and day of a day since the epoch, counted through 400-year cycles that begin in March, so that the leap
+/// day is the last of a year.
 fn date(days: u64) -> (u64, u64, u64) {
     const CYCLE: u64 = 146_097;
     // From 1 March of the year 0.

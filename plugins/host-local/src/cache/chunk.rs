@@ -43,7 +43,8 @@ const WORDS: usize = 1 << (INDEX_BITS - 6);
 const CHECKSUM: u64 = WORDS as u64 * 8;
 const RECORDS: u64 = CHECKSUM + 64;
 
-/// Records are read in one go as long as no more addresses than this lie from one to the next, and at most so many at once.
+/// Records are read in one go as long as no more addresses than this lie from one to the next, and at most so many at
+/// once.
 const NEIGHBOURS: Bits = 8;
 const SPAN: usize = 512;
 

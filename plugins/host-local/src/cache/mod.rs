@@ -3,18 +3,18 @@
 //! Everything here can be lost at any time. It lies in `<dataDir>/.ferrule/<network>/`:
 //!
 //! - [`owners`](owners): which addresses an owner holds;
-//! - `held.<family>.<prefix>`, see [`chunk`]: which of 65,536 neighbouring addresses are held, and for each who was there when
-//!   its reservation was made ([`Record`]).
+//! - `held.<family>.<prefix>`, see [`chunk`]: which of 65,536 neighbouring addresses are held, and for each who was there
+//!   when its reservation was made ([`Record`]).
 //!
 //! # How it knows that it is current
 //!
-//! When we are done with a change, still under the lock, the directory gets a time of modification that it can have from
-//! nowhere else, and the header of `owners` the same ([`Network::seal`](crate::store::Network::seal) says why no change by
-//! others can go unseen). The cache is used only where both agree, for the same directory by device and inode. Another
-//! suite that made or removed a file, a removed and remade directory, a restored backup, and a process of ours that was
-//! killed after its first change and before its last: all leave another time, and the next call reads the directory and
-//! makes the cache anew. So does the first call after a boot, because a power cut may have kept one file and lost another. Every
-//! part has a checksum.
+//! When we are done with a change, still under the lock, the directory gets a time of modification that it can have
+//! from nowhere else, and the header of `owners` the same ([`Network::seal`](crate::store::Network::seal) says why no
+//! change by others can go unseen). The cache is used only where both agree, for the same directory by device and
+//! inode. Another suite that made or removed a file, a removed and remade directory, a restored backup, and a process
+//! of ours that was killed after its first change and before its last: all leave another time, and the next call reads
+//! the directory and makes the cache anew. So does the first call after a boot, because a power cut may have kept one
+//! file and lost another. Every part has a checksum.
 //!
 //! A file that was overwritten where it lay is not seen this way. So what the cache says is still compared: an owner is
 //! read before his address is released, an address is given by making a file that must not exist, a range is

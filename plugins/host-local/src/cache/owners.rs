@@ -81,8 +81,8 @@ impl Owners {
         Ok(current.map(|(_, buckets, count)| Owners { file, buckets, count }))
     }
 
-    /// Makes a new table of these entries in place of the old one; it is not sealed yet. The buckets of `flagged` are said not
-    /// to have all.
+    /// Makes a new table of these entries in place of the old one; it is not sealed yet. The buckets of `flagged` are
+    /// said not to have all.
     pub(super) fn create(directory: &File, entries: &[(Tag, IpAddr)], flagged: &[Tag]) -> io::Result<Owners> {
         let count = entries.len() as u64;
         let buckets = buckets_for(count);

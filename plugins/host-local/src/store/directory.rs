@@ -206,8 +206,8 @@ fn address_of(name: &str) -> Option<IpAddr> {
     name.parse().ok().filter(|ip: &IpAddr| ip.to_string() == name)
 }
 
-/// Our own directory, which is made if need be. One on another file system than the network's is none: files are renamed
-/// from here to there.
+/// Our own directory, which is made if need be. One on another file system than the network's is none: files are
+/// renamed from here to there.
 fn scratch(data_dir: &Path, name: &NetworkName, dir: &File, create: bool) -> Result<Option<File>> {
     let path = data_dir.join(".ferrule").join(name.as_str());
     let in_create = |e: io::Error| failed(format_args!("create {}", path.display()), e);

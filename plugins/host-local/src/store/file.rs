@@ -20,7 +20,8 @@ pub(super) enum Prepared<'a> {
     Named { scratch: &'a File, name: String },
 }
 
-/// Writes `content` to a file that nobody can see. `number` tells the files of one caller apart; the caller holds a lock.
+/// Writes `content` to a file that nobody can see. `number` tells the files of one caller apart; the caller holds a
+/// lock.
 pub(super) fn prepare<'a>(dir: &File, scratch: &'a File, number: usize, content: &str) -> io::Result<Prepared<'a>> {
     match write_unnamed(dir, content) {
         Ok(file) => Ok(Prepared::Unnamed(file)),

@@ -4,8 +4,8 @@
 //! `last_reserved_ip.<range set>` with the address given last, the cursor; and `lock`, on which both suites hold an exclusive
 //! `flock(2)` while they allocate or release. Both may work on one directory at the same moment.
 //!
-//! Beside it lies a directory of ours, `<dataDir>/.ferrule/<network>/`: temporary files until they are renamed into place, and
-//! [the cache](crate::cache). No network can be called so, and the reference does not look there.
+//! Beside it lies a directory of ours, `<dataDir>/.ferrule/<network>/`: temporary files until they are renamed into
+//! place, and [the cache](crate::cache). No network can be called so, and the reference does not look there.
 //!
 //! Nothing is synced to disk. After a power cut no container is left, and what the file system then shows as an empty
 //! file, or one of NUL bytes, is no reservation.

@@ -132,7 +132,8 @@ impl Network {
         Ok(())
     }
 
-    /// Takes back what an ADD wrote, as far as it is still there and the attachment's. Best effort; failures are logged.
+    /// Takes back what an ADD wrote, as far as it is still there and the attachment's. Best effort; failures are
+    /// logged.
     fn take_back(&self, reserved: &Reserved) {
         for name in reserved.addresses.iter().map(IpAddr::to_string) {
             let ours = self

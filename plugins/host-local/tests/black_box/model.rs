@@ -165,7 +165,8 @@ fn run(steps: Vec<Step>) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// After a kill the container's reservation is there or not, complete in either case; the cursor may have moved with it.
+/// After a kill the container's reservation is there or not, complete in either case; the cursor may have moved with
+/// it.
 fn follow(pool: &Pool, model: &mut Model, container: u8) -> Result<(), TestCaseError> {
     let before = model.held.clone();
     model.held.retain(|_, held| *held != owner(container));

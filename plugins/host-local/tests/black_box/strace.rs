@@ -64,7 +64,8 @@ pub(crate) fn killed(pool: &Pool, verb: &str, id: &str, more: &Value, (name, num
     .succeeded
 }
 
-/// The system calls of a call that succeeds, from reading the configuration on: before that the plugin can do nothing to anybody.
+/// The system calls of a call that succeeds, from reading the configuration on: before that the plugin can do nothing
+/// to anybody.
 pub(crate) fn system_calls(pool: &Pool, verb: &str, id: &str, more: &Value) -> Vec<Nth> {
     let traced = strace(pool, verb, id, more, &[]);
     assert!(traced.succeeded);
