@@ -165,8 +165,13 @@ impl Store {
 
     /// Removes the attachment's backup.
     pub(crate) fn remove(&self, attachment: &Attachment) -> Result<()> {
-        let file = self.file(attachment);
-        remove(&unfinished(&file)).and_then(|()| remove(&file))
+        self.remove_unfinished(attachment)?;
+        remove(&self.file(attachment))
+    }
+
+    /// Removes what an ADD left that died while it wrote the backup. It had set nothing yet.
+    pub(crate) fn remove_unfinished(&self, attachment: &Attachment) -> Result<()> {
+        remove(&unfinished(&self.file(attachment)))
     }
 
     /// Removes the backups of the network's attachments that are not valid. What names no network stays.

@@ -77,7 +77,10 @@ impl Plugin for Tuning {
             found = store.read(attachment)?;
             Ok(())
         });
-        let Some(before) = found else { return };
+        let Some(before) = found else {
+            todo.step("unfinished backup", || store.remove_unfinished(attachment));
+            return;
+        };
         let restored = cx.netns().is_none_or(|netns| {
             todo.step("settings", || {
                 Container::enter(netns.fd()?)?.restore(&attachment.ifname, &before)

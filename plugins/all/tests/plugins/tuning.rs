@@ -365,9 +365,11 @@ fn del_does_what_can_be_done() {
         w.sh("ip -n a link del eth0");
         node.call("DEL", data_dir.clone()).silent();
         assert_eq!((node.sysctl("ipv4/ip_forward"), left()), ("0".into(), String::new()));
-        fs::write("/run/elsewhere/c_eth0.json", "rubbish").unwrap();
-        node.call("DEL", data_dir).silent();
-        assert_eq!(left(), "");
+        for (file, text) in [("c_eth0.json", "rubbish"), ("c_eth0.json.new", "{\"mt")] {
+            fs::write(format!("/run/elsewhere/{file}"), text).unwrap();
+            node.call("DEL", data_dir.clone()).silent();
+            assert_eq!(left(), "", "{file}");
+        }
         node.call("DEL", json!({ "prevResult": null, "mtu": "x", "dataDir": 5 }))
             .silent();
     });
