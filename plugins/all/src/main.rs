@@ -7,6 +7,7 @@ use skel::Registered;
 /// Every plugin of the suite, and the one place that lists them.
 static SUITE: &[Registered] = &[
     Registered::of::<bridge::Bridge>(),
+    Registered::of::<firewall::Firewall>(),
     Registered::of::<host_local::HostLocal>(),
     Registered::of::<loopback::Loopback>(),
     Registered::of::<portmap::Portmap>(),

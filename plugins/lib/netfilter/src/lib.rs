@@ -20,9 +20,11 @@ mod nftables;
 mod packet;
 mod sweep;
 
+pub mod firewall;
 pub mod macspoof;
 pub mod masquerade;
 pub mod portmap;
 
 pub use backend::{Backend, ParseBackendError};
+pub use lock::{Lock, exclusive as lock};
 pub use packet::{Family, ParseProtocolError, Protocol};

@@ -15,17 +15,17 @@ const LOCK_FILE: &str = "/run/cni/ferrule-netfilter.lock";
 /// after minutes, and a call that hangs until then says nothing about why.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Holds the lock until it is dropped; the kernel releases it with the process as well.
-pub(crate) struct Lock {
+/// One change of netfilter at a time, among our own processes: holds the lock until it is dropped; the kernel releases it with the process as well.
+pub struct Lock {
     _file: File,
 }
 
-/// Waits for the lock.
+/// Waits for the lock around a change of netfilter by other means than this crate, whose verbs take it themselves.
 ///
 /// # Errors
 ///
 /// Code 11 when another process keeps it; code 5 when the file cannot be made.
-pub(crate) fn exclusive() -> Result<Lock> {
+pub fn exclusive() -> Result<Lock> {
     acquire(Path::new(LOCK_FILE), PATIENCE)
 }
 

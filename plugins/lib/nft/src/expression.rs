@@ -36,6 +36,8 @@ impl Register {
 pub enum Meta {
     /// The name of the interface it came from: 16 bytes, zero filled.
     InputInterface = 6,
+    /// The name of the interface it leaves by: 16 bytes, zero filled.
+    OutputInterface = 7,
     /// The family in an inet table: one byte, [`Family::Ipv4`] or [`Family::Ipv6`].
     NetworkProtocol = 15,
     /// The transport protocol: one byte.
@@ -90,6 +92,9 @@ pub enum Expression {
         /// Where to.
         to: Register,
     },
+    /// Loads what the packet is to its connection, one of the `NF_CT_STATE_*` bits (nf_conntrack_common.h): four bytes in
+    /// the machine's order.
+    ConnectionState(Register),
     /// Loads the connection's `IPS_*` bits (nf_conntrack_common.h): four bytes in the machine's order.
     ConnectionStatus(Register),
     /// Loads the `RTN_*` type that the routing tables give the destination: four bytes in the machine's order.
@@ -153,7 +158,7 @@ impl Expression {
         match self {
             Expression::Meta(..) => "meta",
             Expression::Payload { .. } => "payload",
-            Expression::ConnectionStatus(_) => "ct",
+            Expression::ConnectionState(_) | Expression::ConnectionStatus(_) => "ct",
             Expression::DestinationType(_) => "fib",
             Expression::Mask(..) => "bitwise",
             Expression::Equal(..) | Expression::NotEqual(..) => "cmp",
@@ -175,7 +180,8 @@ impl Expression {
                     .u32(3, *offset)
                     .u32(4, *len);
             }
-            // NFTA_CT_DREG, NFTA_CT_KEY: NFT_CT_STATUS
+            // NFTA_CT_DREG, NFTA_CT_KEY: NFT_CT_STATE or NFT_CT_STATUS
+            Expression::ConnectionState(to) => _ = data.u32(1, to.number()).u32(2, 0),
             Expression::ConnectionStatus(to) => _ = data.u32(1, to.number()).u32(2, 2),
             // NFTA_FIB_DREG, _RESULT: NFT_FIB_RESULT_ADDRTYPE, _FLAGS: NFTA_FIB_F_DADDR
             Expression::DestinationType(to) => _ = data.u32(1, to.number()).u32(2, 3).u32(3, 2),

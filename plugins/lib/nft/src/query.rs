@@ -5,7 +5,7 @@ use crate::batch::write_elements;
 use crate::connection::{Connection, Request};
 use crate::error::Error;
 use crate::message::NFTABLES;
-use crate::ruleset::{Element, Table};
+use crate::ruleset::{Element, Family, Table};
 use crate::user_data::UserData;
 
 /// `enum nf_tables_msg_types`.
@@ -22,6 +22,19 @@ pub struct ChainState {
     pub name: String,
     /// How many rules it has, and how many rules and elements lead to it, in one number.
     pub used: u32,
+}
+
+/// A base chain as the kernel has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BaseChainState {
+    /// The table that it is in.
+    pub table: Table,
+    /// Its name.
+    pub name: String,
+    /// Where packets enter it, as [`crate::Hook::number`].
+    pub hook: u32,
+    /// Whether it drops what none of its rules decides.
+    pub drops: bool,
 }
 
 /// A rule as the kernel has it.
@@ -114,6 +127,18 @@ impl Connection {
             .into_iter()
             .map(|answer| absent_as_none(answer)?.as_deref().map(read_chain).transpose())
             .collect()
+    }
+
+    /// The base chains of all tables of a family, whoever made them.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel said.
+    pub fn base_chains(&mut self, family: Family) -> Result<Vec<BaseChainState>, Error> {
+        let request = nftables(family as u8, GET_CHAIN, format!("list the chains of {family}"), |_| ());
+        let chains = absent_as_none(self.dump(&request))?.unwrap_or_default();
+        let read = chains.iter().map(|chain| read_base_chain(family, chain));
+        read.filter_map(Result::transpose).collect()
     }
 
     /// The rules of a chain, in order; none if the chain or the table does not exist.
@@ -231,6 +256,27 @@ fn read_chain(attributes: &[u8]) -> Result<ChainState, Error> {
     })
 }
 
+/// `None` for a chain that only rules lead to.
+fn read_base_chain(family: Family, attributes: &[u8]) -> Result<Option<BaseChainState>, Error> {
+    const NFTA_CHAIN_TABLE: u16 = 1;
+    const NFTA_CHAIN_NAME: u16 = 3;
+    const NFTA_CHAIN_HOOK: u16 = 4;
+    const NFTA_HOOK_HOOKNUM: u16 = 1;
+    const NFTA_CHAIN_POLICY: u16 = 5;
+    const NF_DROP: u32 = 0;
+    let chain = Reader::new(attributes)?;
+    let text = |kind: u16| chain.text(kind).ok_or(Error::Malformed("a chain"));
+    let Some(hook) = chain.nested(NFTA_CHAIN_HOOK)?.u32(NFTA_HOOK_HOOKNUM) else {
+        return Ok(None);
+    };
+    Ok(Some(BaseChainState {
+        table: Table::new(family, text(NFTA_CHAIN_TABLE)?),
+        name: text(NFTA_CHAIN_NAME)?.to_owned(),
+        hook,
+        drops: chain.u32(NFTA_CHAIN_POLICY) == Some(NF_DROP),
+    }))
+}
+
 fn read_rule(attributes: Vec<u8>) -> Result<RuleState, Error> {
     const NFTA_RULE_CHAIN: u16 = 2;
     const NFTA_RULE_HANDLE: u16 = 3;
@@ -261,6 +307,7 @@ mod tests {
     proptest! {
         #[test]
         fn reading_never_panics(bytes: Vec<u8>) {
+            let _ = read_base_chain(Family::Inet, &bytes).is_ok();
             let _ = (read_chain(&bytes).is_ok(), read_elements(&bytes).is_ok(), read_rule(bytes.clone()).is_ok());
             let rule = RuleState {
                 chain: String::new(),

@@ -70,6 +70,8 @@ pub struct Hook {
 impl Hook {
     /// `NF_INET_PRE_ROUTING`.
     pub const PREROUTING: u32 = 0;
+    /// `NF_INET_FORWARD`.
+    pub const FORWARD: u32 = 2;
     /// `NF_INET_LOCAL_OUT`.
     pub const OUTPUT: u32 = 3;
     /// `NF_INET_POST_ROUTING`.
@@ -106,6 +108,8 @@ pub mod types {
     pub const INET_PROTO: DataType = DataType { number: 12, size: 1 };
     /// A port.
     pub const INET_SERVICE: DataType = DataType { number: 13, size: 2 };
+    /// An interface's name, zero filled.
+    pub const IFNAME: DataType = DataType { number: 41, size: 16 };
     /// A packet mark: 32 bits in the machine's byte order.
     pub const MARK: DataType = DataType { number: 19, size: 4 };
 }

@@ -1,4 +1,4 @@
-//! Changes to the nat table, collected against what was read and applied in one transaction.
+//! Changes to a table, collected against what was read and applied in one transaction.
 
 use super::rule::Rule;
 use super::saved::Saved;
@@ -34,6 +34,15 @@ impl Edit {
     pub(super) fn ensure_chain(&mut self, chain: &str) {
         if !self.table.has_chain(chain) {
             self.declared.push(chain.to_owned());
+            self.table.chain_mut(chain);
+        }
+    }
+
+    /// Makes a chain unless it exists, for somebody else to fill: should they make it meanwhile, the change is refused
+    /// rather than their chain emptied.
+    pub(super) fn ensure_foreign_chain(&mut self, chain: &str) {
+        if !self.table.has_chain(chain) {
+            self.commands.push(format!("-N {chain}"));
             self.table.chain_mut(chain);
         }
     }
@@ -85,7 +94,7 @@ impl Edit {
         if self.declared.is_empty() && self.commands.is_empty() {
             return None;
         }
-        let mut script = String::from("*nat\n");
+        let mut script = format!("*{}\n", self.table.table().name());
         for chain in &self.declared {
             script.push_str(&format!(":{chain} - [0:0]\n"));
         }
@@ -100,10 +109,14 @@ impl Edit {
 
 #[cfg(test)]
 mod tests {
+    use super::super::saved::Table;
     use super::*;
 
     fn seen() -> Saved {
-        Saved::parse("*nat\n:OUTPUT ACCEPT [0:0]\n:A - [0:0]\n-A OUTPUT -j A\n-A A -j ACCEPT\nCOMMIT\n")
+        Saved::parse(
+            Table::Nat,
+            "*nat\n:OUTPUT ACCEPT [0:0]\n:A - [0:0]\n-A OUTPUT -j A\n-A A -j ACCEPT\nCOMMIT\n",
+        )
     }
 
     #[test]
@@ -122,7 +135,7 @@ mod tests {
         let mut edit = Edit::new(seen());
         edit.remove_chain("A");
         assert_eq!(edit.script().unwrap(), "*nat\n-D OUTPUT -j A\n-F A\n-X A\nCOMMIT\n");
-        assert_eq!(edit.table(), &Saved::parse("*nat\n:OUTPUT ACCEPT [0:0]\n"));
+        assert_eq!(edit.table(), &Saved::parse(Table::Nat, "*nat\n:OUTPUT ACCEPT [0:0]\n"));
     }
 
     #[test]

@@ -4,25 +4,26 @@ use std::fs;
 use std::io::ErrorKind;
 
 use cni_types::{Error, Result};
-use nft::{Connection, Table};
+use nft::Connection;
 
 use super::exec::{Tool, Variant};
+use super::saved::Table;
 use crate::Family;
 
-/// The implementations of iptables that may hold one of `chains` in the nat table of a family; with no names, those that
-/// have such a table.
+/// The implementations of iptables that may hold one of `chains` in a table of a family; with no names, those that have
+/// such a table.
 ///
-/// The nf_tables implementation keeps each chain under its own name in the table `nat`, where netlink finds it. Of the
+/// The nf_tables implementation keeps each chain under its own name in a table of that name, where netlink finds it. Of the
 /// legacy one the kernel tells only that the table is in use; reading it any other way would create it.
-pub(super) fn tools(family: Family, chains: &[&str]) -> Result<Vec<Tool>> {
+pub(super) fn tools(table: Table, family: Family, chains: &[&str]) -> Result<Vec<Tool>> {
     let mut tools = Vec::new();
-    if nft_has_one_of(family, chains)? {
+    if nft_has_one_of(table, family, chains)? {
         tools.push(Tool {
             family,
             variant: Variant::Nft,
         });
     }
-    if legacy_nat_is_used(family)? {
+    if legacy_uses(table, family)? {
         tools.push(Tool {
             family,
             variant: Variant::Legacy,
@@ -32,21 +33,21 @@ pub(super) fn tools(family: Family, chains: &[&str]) -> Result<Vec<Tool>> {
 }
 
 /// `thread-self`: the namespace of this thread counts, and `self` would show that of the process's first thread.
-fn legacy_nat_is_used(family: Family) -> Result<bool> {
+fn legacy_uses(table: Table, family: Family) -> Result<bool> {
     let file = match family {
         Family::V4 => "/proc/thread-self/net/ip_tables_names",
         Family::V6 => "/proc/thread-self/net/ip6_tables_names",
     };
     match fs::read_to_string(file) {
-        Ok(tables) => Ok(tables.lines().any(|table| table == "nat")),
+        Ok(tables) => Ok(tables.lines().any(|name| name == table.name())),
         // The module is not loaded; or we are root in a user namespace alone, and iptables itself could not read it either.
         Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied) => Ok(false),
         Err(e) => Err(Error::io(file, &e)),
     }
 }
 
-/// Whether the table `nat` of nf_tables has one of `chains`; with no names, whether there is such a table.
-fn nft_has_one_of(family: Family, chains: &[&str]) -> Result<bool> {
+/// Whether iptables' table in nf_tables has one of `chains`; with no names, whether there is such a table.
+fn nft_has_one_of(table: Table, family: Family, chains: &[&str]) -> Result<bool> {
     // Without netfilter's netlink there is no nf_tables either.
     let Ok(mut kernel) = Connection::open() else {
         return Ok(false);
@@ -55,11 +56,11 @@ fn nft_has_one_of(family: Family, chains: &[&str]) -> Result<bool> {
         Family::V4 => nft::Family::Ipv4,
         Family::V6 => nft::Family::Ipv6,
     };
-    let nat = Table::new(family, "nat");
+    let table = nft::Table::new(family, table.name());
     let failed = |e: nft::Error| Error::internal(e.to_string());
     if chains.is_empty() {
-        return kernel.has_table(&nat).map_err(failed);
+        return kernel.has_table(&table).map_err(failed);
     }
-    let found = kernel.chains(&nat, chains).map_err(failed)?;
+    let found = kernel.chains(&table, chains).map_err(failed)?;
     Ok(found.iter().any(Option::is_some))
 }

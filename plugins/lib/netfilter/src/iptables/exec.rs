@@ -9,7 +9,7 @@ use std::process::{Command, Output, Stdio};
 
 use cni_types::{Code, Error, Result};
 
-use super::saved::Saved;
+use super::saved::{Saved, Table};
 use crate::Family;
 
 /// Where administrators' programs live. A service's PATH need not list them, and rules that are there must be removable.
@@ -53,14 +53,14 @@ impl Tool {
         }
     }
 
-    /// Reads the nat table.
-    pub(super) fn save(self) -> Result<Saved> {
+    /// Reads a table.
+    pub(super) fn save(self, table: Table) -> Result<Saved> {
         let program = self.program("save")?;
-        let output = run(&program, &["-t", "nat"], "")?;
-        Ok(Saved::parse(&String::from_utf8_lossy(&output.stdout)))
+        let output = run(&program, &["-t", table.name()], "")?;
+        Ok(Saved::parse(table, &String::from_utf8_lossy(&output.stdout)))
     }
 
-    /// Applies a script to the nat table, all of it or nothing.
+    /// Applies a script to its table, all of it or nothing.
     ///
     /// # Errors
     ///

@@ -9,6 +9,7 @@ use super::names;
 use super::ownership::{self, Wanted};
 use super::record::Feature;
 use super::rule::Rule;
+use super::saved::Table;
 use crate::Family;
 use crate::masquerade::Masquerade;
 
@@ -29,7 +30,7 @@ pub(crate) fn add(attachment: &Attachment, masquerade: &Masquerade) -> Result<()
 /// See [`crate::masquerade::check`].
 pub(crate) fn check(attachment: &Attachment, masquerade: &Masquerade) -> Result<()> {
     for family in families(masquerade) {
-        let seen = Tool::of(family).save()?;
+        let seen = Tool::of(family).save(Table::Nat)?;
         for w in wanted(attachment, masquerade, family) {
             if !seen.has_rule(&w.chain, &w.rule) {
                 return Err(Error::internal(format!(
@@ -44,12 +45,12 @@ pub(crate) fn check(attachment: &Attachment, masquerade: &Masquerade) -> Result<
 
 /// See [`crate::masquerade::del`].
 pub(crate) fn del(attachment: &Attachment) -> Result<()> {
-    ownership::del(attachment, Feature::Masquerade).map(drop)
+    ownership::del(attachment, Feature::Masquerade, Vec::new()).map(drop)
 }
 
 /// See [`crate::masquerade::gc`].
 pub(crate) fn gc(network: &NetworkName, valid: &BTreeSet<(ContainerId, IfName)>) -> Result<()> {
-    ownership::gc(Feature::Masquerade, network, valid).map(drop)
+    ownership::gc(Feature::Masquerade, network, valid, |_| ()).map(drop)
 }
 
 fn families(masquerade: &Masquerade) -> Vec<Family> {

@@ -8,7 +8,7 @@
 //! * `names`: the reference's names.
 //! * `record`, `ownership`: which attachment owns which rule, and the verbs for any set of rules.
 //! * `conflict`: host ports that another container holds.
-//! * `portmap`, `masquerade`: what the rules are.
+//! * `portmap`, `masquerade`, `firewall`: what the rules are.
 //! * `exec`, `evidence`: the programs, and when there is no need for them.
 
 mod conflict;
@@ -21,7 +21,9 @@ mod record;
 mod rule;
 mod saved;
 
+pub(crate) mod firewall;
 pub(crate) mod masquerade;
 pub(crate) mod portmap;
 
 pub(crate) use exec::is_installed;
+pub use names::is_chain_name;

@@ -16,10 +16,31 @@ pub(super) const MASQ_COMMENT: &str = "CNI portfwd requiring masquerade";
 /// The rule in [`SETMARK_CHAIN`].
 pub(super) const SETMARK_COMMENT: &str = "CNI portfwd masquerade mark";
 
+/// Where FORWARD sends everything that the firewall may accept.
+pub(super) const FORWARD_CHAIN: &str = "CNI-FORWARD";
+/// First in FORWARD: where bridges are told apart.
+pub(super) const ISOLATION_STAGE_1: &str = "CNI-ISOLATION-STAGE-1";
+/// What left one of the bridges, on its way to another.
+pub(super) const ISOLATION_STAGE_2: &str = "CNI-ISOLATION-STAGE-2";
+/// The jump to [`FORWARD_CHAIN`].
+pub(super) const FORWARD_COMMENT: &str = "CNI firewall plugin rules";
+/// The jump to the administrator's chain.
+pub(super) const ADMIN_COMMENT: &str = "CNI firewall plugin admin overrides";
+/// A rule of the chains of isolation, whatever the policy.
+pub(super) const ISOLATION_COMMENT: &str = "CNI firewall plugin rules (ingressPolicy: same-bridge|isolated)";
+/// What the comments of all rules of isolation begin with.
+pub(super) const ISOLATION_COMMENTS: &str = "CNI firewall plugin rules (ingressPolicy: ";
+
 /// XT_EXTENSION_MAXNAMELEN, less the terminating zero: what the reference cuts its chain names to.
 const MAX_CHAIN_LEN: usize = 28;
 /// What the reference cuts the comment of an entry rule to; the kernel's limit is 255 as well (xt_comment.h).
 const MAX_COMMENT_LEN: usize = 255;
+
+/// Whether iptables takes a text as the name of a chain (`parse_chain` of its xshared.c).
+pub fn is_chain_name(text: &str) -> bool {
+    let bad = text.starts_with(['-', '!']) || text.contains(|c: char| c.is_whitespace() || c.is_control());
+    !bad && !text.is_empty() && text.len() <= MAX_CHAIN_LEN
+}
 
 /// A container's chain: `prefix` and the SHA-512 of network and container ID in hexadecimal, cut to 28 characters. It
 /// leaves the interface out, so the attachments of one container to one network share it.

@@ -1,4 +1,4 @@
-//! Rules in and out of the nat table, attachment by attachment.
+//! Rules in and out of a table, attachment by attachment.
 
 use std::collections::BTreeSet;
 
@@ -47,7 +47,25 @@ pub(super) fn chains(feature: Feature, network: &NetworkName, container: &Contai
             names::snat_chain(network, container),
         ],
         Feature::Masquerade => vec![names::masquerade_chain(network, container)],
+        Feature::Firewall => Vec::new(),
     }
+}
+
+/// Reads a container's record, for the holder of the lock. Where rules name nobody, with what others own.
+fn load(attachment: &Attachment, feature: Feature) -> Result<Record> {
+    let (network, container) = (&attachment.network, &attachment.container_id);
+    let mut record = Record::load(network, container)?;
+    if feature == Feature::Firewall {
+        let others = Record::load_all()?.into_iter();
+        let others = others.filter(|other| (&other.network, &other.container) != (network, container));
+        let held: Vec<Holding> = others.flat_map(|other| held(&other, feature)).collect();
+        record.set_neighbours(held);
+    }
+    Ok(record)
+}
+
+fn held(record: &Record, feature: Feature) -> Vec<Holding> {
+    record.holders(feature).map(|(_, holding)| holding.clone()).collect()
 }
 
 /// What an ADD is about to write in one family.
@@ -68,7 +86,7 @@ pub(super) fn add(
     plan: impl Fn(&mut Edit, Family) -> Result<Vec<Wanted>>,
 ) -> Result<()> {
     let _lock = lock::exclusive()?;
-    let mut record = Record::load(&attachment.network, &attachment.container_id)?;
+    let mut record = load(attachment, feature)?;
     let old = record.holding(&attachment.ifname, feature).cloned().unwrap_or_default();
     let mut changes = Vec::new();
     for family in Family::BOTH {
@@ -78,7 +96,7 @@ pub(super) fn add(
             continue;
         }
         let tool = Tool::of(family);
-        let mut edit = Edit::new(tool.save()?);
+        let mut edit = Edit::new(tool.save(feature.table())?);
         let mut wanted = Vec::new();
         if wants {
             wanted = plan(&mut edit, family)?;
@@ -126,7 +144,7 @@ fn write(change: &Change) -> Result<Vec<OwnedRule>> {
     if change.wanted.iter().all(|wanted| wanted.base.is_none()) {
         return Ok(planned(change).collect());
     }
-    let shown = change.tool.save()?;
+    let shown = change.tool.save(change.edit.table().table())?;
     let mut owned = Vec::new();
     for (mut own, wanted) in planned(change).zip(&change.wanted) {
         if let Some(base) = &wanted.base {
@@ -172,9 +190,10 @@ fn replace(edit: &mut Edit, family: Family, record: &Record, ifname: &IfName, fe
     }
 }
 
-/// Whether another attachment of the container owns the same rule: identical rules are one rule.
+/// Whether another attachment owns the same rule: identical rules are one rule.
 fn is_shared(record: &Record, ifname: &IfName, feature: Feature, family: Family, chain: &str, rule: &Rule) -> bool {
-    siblings(record, ifname, feature).any(|holding| holding.contains(family, chain, rule))
+    let mut others = siblings(record, ifname, feature).chain(record.neighbours());
+    others.any(|holding| holding.contains(family, chain, rule))
 }
 
 fn siblings<'a>(record: &'a Record, ifname: &IfName, feature: Feature) -> impl Iterator<Item = &'a Holding> {
@@ -185,25 +204,47 @@ fn siblings<'a>(record: &'a Record, ifname: &IfName, feature: Feature) -> impl I
 }
 
 /// Removes what an attachment owns, whichever suite and whichever implementation of iptables wrote it. Returns the rules.
-pub(super) fn del(attachment: &Attachment, feature: Feature) -> Result<Vec<(Family, Rule)>> {
-    let chains = chains(feature, &attachment.network, &attachment.container_id);
+///
+/// `unrecorded` are the rules that it owns where nothing is recorded and the rules themselves do not tell.
+pub(super) fn del(
+    attachment: &Attachment,
+    feature: Feature,
+    unrecorded: Vec<OwnedRule>,
+) -> Result<Vec<(Family, Rule)>> {
+    let recorded = Record::load(&attachment.network, &attachment.container_id)?;
+    let is_recorded = recorded.holding(&attachment.ifname, feature).is_some();
+    let mut chains = chains(feature, &attachment.network, &attachment.container_id);
+    if feature == Feature::Firewall {
+        if !is_recorded && unrecorded.is_empty() {
+            return Ok(Vec::new());
+        }
+        chains.push(names::FORWARD_CHAIN.to_owned());
+    }
     let chains: Vec<&str> = chains.iter().map(String::as_str).collect();
     let mut tools = Vec::new();
     for family in Family::BOTH {
-        tools.extend(evidence::tools(family, &chains)?);
+        tools.extend(evidence::tools(feature.table(), family, &chains)?);
     }
-    let recorded = Record::load(&attachment.network, &attachment.container_id)?;
-    if tools.is_empty() && recorded.holding(&attachment.ifname, feature).is_none() {
+    if tools.is_empty() && !is_recorded {
         return Ok(Vec::new());
     }
     let _lock = lock::exclusive()?;
-    let mut record = Record::load(&attachment.network, &attachment.container_id)?;
+    let mut record = load(attachment, feature)?;
+    if record.holding(&attachment.ifname, feature).is_none() {
+        let holding = Holding {
+            rules: unrecorded,
+            netns: None,
+        };
+        record.set(attachment.ifname.as_str(), feature, holding);
+    }
     remove(&tools, &mut record, &attachment.ifname, feature)
 }
 
 fn remove(tools: &[Tool], record: &mut Record, ifname: &IfName, feature: Feature) -> Result<Vec<(Family, Rule)>> {
     let removed = all(tools, |tool| {
-        sweep(tool, |edit| release(edit, tool.family, record, ifname, feature))
+        sweep(tool, feature, |edit| {
+            release(edit, tool.family, record, ifname, feature)
+        })
     })?;
     record.set(ifname.as_str(), feature, Holding::default());
     record.store()?;
@@ -245,29 +286,42 @@ fn content(table: &Saved, chain: &str) -> Vec<(String, Rule)> {
     table.jumps_to(chain).into_iter().chain(inside).collect()
 }
 
-/// Removes what attachments of `network` own that are not in `valid`. Returns the rules.
+/// Removes what attachments of `network` own that are not in `valid`, and what `also` removes. Returns the rules.
 pub(super) fn gc(
     feature: Feature,
     network: &NetworkName,
     valid: &BTreeSet<(ContainerId, IfName)>,
+    also: impl Fn(&mut Edit),
 ) -> Result<Vec<(Family, Rule)>> {
+    let is_stale = |record: &Record| !stale(record, feature, valid).is_empty();
+    let recorded = Record::load_network(network)?;
     // The chains of masquerading have no name in common, and nothing leads to them but rules in POSTROUTING.
     let entrances: &[&str] = match feature {
         Feature::Portmap => &[names::DNAT_CHAIN, names::SNAT_CHAIN],
         Feature::Masquerade => &[],
+        Feature::Firewall if recorded.iter().any(is_stale) => &[names::FORWARD_CHAIN, names::ISOLATION_STAGE_1],
+        // Of what is accepted, only the record tells whose it is.
+        Feature::Firewall => &[names::ISOLATION_STAGE_1],
     };
     let mut tools = Vec::new();
     for family in Family::BOTH {
-        tools.extend(evidence::tools(family, entrances)?);
+        tools.extend(evidence::tools(feature.table(), family, entrances)?);
     }
-    if tools.is_empty() && Record::load_network(network)?.is_empty() {
+    if tools.is_empty() && recorded.is_empty() {
         return Ok(Vec::new());
     }
     let _lock = lock::exclusive()?;
-    let records = Record::load_network(network)?;
+    let mut records = Record::load_network(network)?;
+    if feature == Feature::Firewall {
+        let kept = kept(feature, network, valid)?;
+        records
+            .iter_mut()
+            .for_each(|record| record.set_neighbours(kept.clone()));
+    }
     let removed = all(&tools, |tool| {
-        sweep(tool, |edit| {
-            collect(edit, tool.family, feature, network, &records, valid)
+        sweep(tool, feature, |edit| {
+            collect(edit, tool.family, feature, network, &records, valid);
+            also(edit);
         })
     })?;
     for mut record in records {
@@ -280,6 +334,20 @@ pub(super) fn gc(
         }
     }
     Ok(removed)
+}
+
+/// What every attachment of the node owns but those of `network` that are not in `valid`.
+fn kept(feature: Feature, network: &NetworkName, valid: &BTreeSet<(ContainerId, IfName)>) -> Result<Vec<Holding>> {
+    let mut kept = Vec::new();
+    for mut record in Record::load_all()? {
+        if record.network == *network {
+            for ifname in stale(&record, feature, valid) {
+                record.set(ifname.as_str(), feature, Holding::default());
+            }
+        }
+        kept.extend(held(&record, feature));
+    }
+    Ok(kept)
 }
 
 /// The recorded interfaces of a container that are not valid.
@@ -299,8 +367,10 @@ fn collect(
     valid: &BTreeSet<(ContainerId, IfName)>,
 ) {
     for record in records {
-        for ifname in stale(record, feature, valid) {
-            release(edit, family, record, &ifname, feature);
+        let mut record = record.clone();
+        for ifname in stale(&record, feature, valid) {
+            release(edit, family, &record, &ifname, feature);
+            record.set(ifname.as_str(), feature, Holding::default());
         }
     }
     for container in containers(edit.table(), feature, network) {
@@ -328,10 +398,10 @@ fn containers(table: &Saved, feature: Feature, network: &NetworkName) -> BTreeSe
 }
 
 /// Plans against the table and writes, again when the table changed in between. Returns the rules that went.
-fn sweep(tool: &Tool, plan: impl Fn(&mut Edit)) -> Result<Vec<Rule>> {
+fn sweep(tool: &Tool, feature: Feature, plan: impl Fn(&mut Edit)) -> Result<Vec<Rule>> {
     let mut tried: Option<(String, Error)> = None;
     for _ in 0..ATTEMPTS {
-        let mut edit = Edit::new(tool.save()?);
+        let mut edit = Edit::new(tool.save(feature.table())?);
         plan(&mut edit);
         let Some(script) = edit.script() else {
             return Ok(Vec::new());

@@ -11,7 +11,7 @@ use super::names::{self, DNAT_CHAIN, MASQ_CHAIN, MASQ_COMMENT, SETMARK_CHAIN, SE
 use super::ownership::{self, Wanted};
 use super::record::Feature;
 use super::rule::Rule;
-use super::saved::Saved;
+use super::saved::{Saved, Table};
 use crate::conntrack::{self, HostPorts};
 use crate::portmap::{Mapping, Published};
 use crate::{Family, Protocol};
@@ -238,7 +238,7 @@ fn multiports<'a>(mappings: impl Iterator<Item = &'a Mapping>) -> Vec<String> {
 /// See [`crate::portmap::check`].
 pub(crate) fn check(attachment: &Attachment, published: &Published) -> Result<()> {
     for family in families(published) {
-        let seen = Tool::of(family).save()?;
+        let seen = Tool::of(family).save(Table::Nat)?;
         let missing = missing(&seen, attachment, published, family);
         if let Some((chain, rule)) = missing {
             return Err(Error::internal(format!(
@@ -271,12 +271,12 @@ fn missing(seen: &Saved, attachment: &Attachment, published: &Published, family:
 
 /// See [`crate::portmap::del`].
 pub(crate) fn del(attachment: &Attachment) -> Result<()> {
-    forget_connections(&ownership::del(attachment, Feature::Portmap)?)
+    forget_connections(&ownership::del(attachment, Feature::Portmap, Vec::new())?)
 }
 
 /// See [`crate::portmap::gc`].
 pub(crate) fn gc(network: &NetworkName, valid: &BTreeSet<(ContainerId, IfName)>) -> Result<()> {
-    forget_connections(&ownership::gc(Feature::Portmap, network, valid)?)
+    forget_connections(&ownership::gc(Feature::Portmap, network, valid, |_| ())?)
 }
 
 /// Ends the UDP connections that rules which are gone had redirected.
@@ -338,7 +338,7 @@ mod tests {
 
     /// The script for a container's ADD on a table that shows `seen`.
     fn script(seen: &str, published: &Published, family: Family) -> String {
-        let mut edit = Edit::new(Saved::parse(seen));
+        let mut edit = Edit::new(Saved::parse(Table::Nat, seen));
         for wanted in plan(&mut edit, &attachment(), published, family).unwrap() {
             match wanted.first {
                 true => edit.ensure_first(&wanted.chain, wanted.rule),
@@ -483,7 +483,7 @@ COMMIT
     fn check_misses_each_rule_and_its_order() {
         let web = published(vec![mapping(Protocol::Tcp, "", (8080, 8080), (80, 80))]);
         let full = WEB_V4.replace("-I ", "-A ");
-        let missing_in = |text: &str| missing(&Saved::parse(text), &attachment(), &web, Family::V4);
+        let missing_in = |text: &str| missing(&Saved::parse(Table::Nat, text), &attachment(), &web, Family::V4);
         assert_eq!(missing_in(&full), None);
         for line in full.lines().filter(|line| line.starts_with("-A")) {
             assert!(missing_in(&full.replace(line, "")).is_some(), "{line}");

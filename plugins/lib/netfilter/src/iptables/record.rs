@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use super::names;
 use super::rule::Rule;
+use super::saved::Table;
 use crate::Family;
 
 const DIRECTORY: &str = "/run/cni/ferrule-iptables";
@@ -31,6 +32,17 @@ const DRAFT: &str = ".draft";
 pub(super) enum Feature {
     Portmap,
     Masquerade,
+    Firewall,
+}
+
+impl Feature {
+    /// The table that holds the rules.
+    pub(super) fn table(self) -> Table {
+        match self {
+            Feature::Portmap | Feature::Masquerade => Table::Nat,
+            Feature::Firewall => Table::Filter,
+        }
+    }
 }
 
 /// One rule of one attachment, as the kernel shows it.
@@ -64,6 +76,8 @@ pub(super) struct Record {
     pub(super) network: NetworkName,
     pub(super) container: ContainerId,
     holdings: BTreeMap<(String, Feature), Holding>,
+    /// What other containers own. Only rules that name nobody can be the same for two of them.
+    neighbours: Vec<Holding>,
 }
 
 impl Record {
@@ -86,15 +100,8 @@ impl Record {
 
     /// The records of every container on a network.
     pub(super) fn load_network(network: &NetworkName) -> Result<Vec<Record>> {
-        let directory = directory_of(network);
-        let entries = match fs::read_dir(&directory) {
-            Ok(entries) => entries,
-            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(e) => return Err(Error::io(directory.display(), &e)),
-        };
         let mut records = Vec::new();
-        for entry in entries {
-            let file = entry.map_err(|e| Error::io(directory.display(), &e))?.path();
+        for file in entries(&directory_of(network))? {
             if file.extension().is_none_or(|extension| extension != "json") {
                 // The draft of a process that was killed.
                 continue;
@@ -110,7 +117,31 @@ impl Record {
             network: network.clone(),
             container: container.clone(),
             holdings: BTreeMap::new(),
+            neighbours: Vec::new(),
         }
+    }
+
+    /// The records of all containers on all networks.
+    pub(super) fn load_all() -> Result<Vec<Record>> {
+        let mut records = Vec::new();
+        for entry in entries(Path::new(DIRECTORY))? {
+            // No other than a network has a directory here.
+            let name = entry.file_name().and_then(|name| name.to_str()?.parse().ok());
+            if let Some(network) = name {
+                records.extend(Record::load_network(&network)?);
+            }
+        }
+        Ok(records)
+    }
+
+    /// Sets what other containers own.
+    pub(super) fn set_neighbours(&mut self, neighbours: Vec<Holding>) {
+        self.neighbours = neighbours;
+    }
+
+    /// What other containers own.
+    pub(super) fn neighbours(&self) -> &[Holding] {
+        &self.neighbours
     }
 
     /// Writes the record, or removes its file where nothing is owned any more.
@@ -219,6 +250,17 @@ impl Record {
         }
         Some(record)
     }
+}
+
+/// The paths in a directory; none where there is no such directory.
+fn entries(directory: &Path) -> Result<Vec<PathBuf>> {
+    let failed = |e: std::io::Error| Error::io(directory.display(), &e);
+    let entries = match fs::read_dir(directory) {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(e) => return Err(failed(e)),
+    };
+    entries.map(|entry| Ok(entry.map_err(failed)?.path())).collect()
 }
 
 fn directory_of(network: &NetworkName) -> PathBuf {

@@ -1,42 +1,76 @@
-//! What `iptables-save -t nat` showed.
+//! What `iptables-save` showed of a table.
 
 use std::collections::BTreeMap;
 
 use super::rule::Rule;
 
-/// The chains of the nat table, each with its rules in order.
-#[derive(Clone, Default, PartialEq, Eq, Debug)]
-pub(super) struct Saved(BTreeMap<String, Vec<Rule>>);
+/// A table of iptables.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Table {
+    /// Address translation.
+    Nat,
+    /// What may pass.
+    Filter,
+}
+
+impl Table {
+    /// Its name.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Table::Nat => "nat",
+            Table::Filter => "filter",
+        }
+    }
+}
+
+/// The chains of a table, each with its rules in order.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Saved {
+    table: Table,
+    chains: BTreeMap<String, Vec<Rule>>,
+}
 
 impl Saved {
-    /// Reads the output of `iptables-save -t nat`. Lines of other kinds (comments, `COMMIT`, what a newline in somebody's
-    /// comment leaves) say nothing about chains or rules and are passed over; an empty text is an empty table.
-    pub(super) fn parse(text: &str) -> Saved {
-        let mut saved = Saved::default();
-        let mut in_nat = false;
+    /// Reads a table from the output of `iptables-save`. Lines of other kinds (comments, `COMMIT`, what a newline in
+    /// somebody's comment leaves) say nothing about chains or rules and are passed over; an empty text is an empty table.
+    pub(super) fn parse(table: Table, text: &str) -> Saved {
+        let mut saved = Saved {
+            table,
+            chains: BTreeMap::new(),
+        };
+        let mut in_table = false;
         for line in text.lines() {
-            if let Some(table) = line.strip_prefix('*') {
-                in_nat = table.trim_end() == "nat";
-            } else if !in_nat {
+            if let Some(name) = line.strip_prefix('*') {
+                in_table = name.trim_end() == table.name();
+            } else if !in_table {
                 continue;
             } else if let Some(chain) = line.strip_prefix(':') {
                 let name = chain.split_whitespace().next().unwrap_or_default();
-                saved.0.entry(name.to_owned()).or_default();
+                saved.chains.entry(name.to_owned()).or_default();
             } else if let Some((chain, rule)) = line.strip_prefix("-A ").map(|l| l.split_once(' ').unwrap_or((l, ""))) {
-                saved.0.entry(chain.to_owned()).or_default().push(Rule::parse(rule));
+                saved
+                    .chains
+                    .entry(chain.to_owned())
+                    .or_default()
+                    .push(Rule::parse(rule));
             }
         }
         saved
     }
 
+    /// Which table it is.
+    pub(super) fn table(&self) -> Table {
+        self.table
+    }
+
     /// Whether the chain exists.
     pub(super) fn has_chain(&self, chain: &str) -> bool {
-        self.0.contains_key(chain)
+        self.chains.contains_key(chain)
     }
 
     /// The rules of a chain in order; none where there is no such chain.
     pub(super) fn rules(&self, chain: &str) -> &[Rule] {
-        self.0.get(chain).map(Vec::as_slice).unwrap_or_default()
+        self.chains.get(chain).map(Vec::as_slice).unwrap_or_default()
     }
 
     /// Whether the chain holds exactly this rule.
@@ -46,13 +80,13 @@ impl Saved {
 
     /// Every rule of every chain.
     pub(super) fn all_rules(&self) -> impl Iterator<Item = &Rule> {
-        self.0.values().flatten()
+        self.chains.values().flatten()
     }
 
     /// Every rule of the chains whose names begin with `prefix`, with its chain.
     pub(super) fn rules_of_chains(&self, prefix: &str) -> impl Iterator<Item = (&str, &Rule)> {
         let chains = self
-            .0
+            .chains
             .range(prefix.to_owned()..)
             .take_while(move |(chain, _)| chain.starts_with(prefix));
         chains.flat_map(|(chain, rules)| rules.iter().map(move |rule| (chain.as_str(), rule)))
@@ -61,7 +95,7 @@ impl Saved {
     /// Every rule that jumps to `target`, with the chain it is in.
     pub(super) fn jumps_to(&self, target: &str) -> Vec<(String, Rule)> {
         let all = self
-            .0
+            .chains
             .iter()
             .flat_map(|(chain, rules)| rules.iter().map(move |rule| (chain, rule)));
         all.filter(|(_, rule)| rule.target() == Some(target))
@@ -70,11 +104,11 @@ impl Saved {
     }
 
     pub(super) fn chain_mut(&mut self, chain: &str) -> &mut Vec<Rule> {
-        self.0.entry(chain.to_owned()).or_default()
+        self.chains.entry(chain.to_owned()).or_default()
     }
 
     pub(super) fn remove_chain(&mut self, chain: &str) {
-        self.0.remove(chain);
+        self.chains.remove(chain);
     }
 }
 
@@ -100,8 +134,8 @@ COMMIT
 ";
 
     #[test]
-    fn only_the_nat_table_counts() {
-        let saved = Saved::parse(TEXT);
+    fn only_the_asked_table_counts() {
+        let saved = Saved::parse(Table::Nat, TEXT);
         assert!(saved.has_chain("CNI-1") && !saved.has_chain("FORWARD"));
         assert_eq!(saved.rules("CNI-1").len(), 2);
         assert_eq!(saved.jumps_to("X"), []);
@@ -109,13 +143,14 @@ COMMIT
         assert_eq!(jumps.len(), 1);
         assert_eq!(jumps[0].0, "POSTROUTING");
         assert_eq!(jumps[0].1.value("--comment"), Some("name: \"n\" id: \"c\""));
-        assert_eq!(Saved::parse(""), Saved::default());
+        assert!(Saved::parse(Table::Filter, TEXT).has_chain("FORWARD"));
+        assert_eq!(Saved::parse(Table::Nat, "").all_rules().count(), 0);
     }
 
     proptest! {
         #[test]
         fn any_text_can_be_read(text in "([*:#-]?[A-Za-z \"\\\\]*\n?)*") {
-            Saved::parse(&format!("*nat\n{text}"));
+            Saved::parse(Table::Nat, &format!("*nat\n{text}"));
         }
     }
 }

@@ -15,6 +15,7 @@
 
 mod conditions;
 mod draft;
+pub(crate) mod firewall;
 mod layout;
 mod ledger;
 pub(crate) mod macspoof;
@@ -27,6 +28,7 @@ mod rules;
 mod transaction;
 
 use cni_types::{Code, Error, Result};
+use layout::Layout;
 use nft::{Batch, Chain, Connection, Expression, UserData};
 
 /// Tells whether the kernel has all that our tables need, by asking it to make them and not to: what a kernel's version
@@ -36,9 +38,13 @@ use nft::{Batch, Chain, Connection, Expression, UserData};
 ///
 /// What it lacks, in the kernel's words.
 pub(crate) fn probe() -> Result<()> {
+    try_out([portmap::layout(), masquerade::layout()])
+}
+
+fn try_out(layouts: impl IntoIterator<Item = Layout>) -> Result<()> {
     let mut connection = Connection::open().map_err(kernel_error)?;
     let mut batch = Batch::new();
-    for mut layout in [portmap::layout(), masquerade::layout()] {
+    for mut layout in layouts {
         // Under another name: what is there already would prove nothing.
         layout.table.name.push_str("_probe");
         layout.write(&mut batch);

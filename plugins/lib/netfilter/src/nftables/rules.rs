@@ -158,10 +158,27 @@ pub(super) fn from(interface: &str) -> Vec<Expression> {
 }
 
 /// An interface's name in a register: zeros to its full sixteen bytes, so that no longer name is taken for it.
-fn interface_bytes(interface: &str) -> Vec<u8> {
+pub(super) fn interface_bytes(interface: &str) -> Vec<u8> {
     let mut bytes = interface.as_bytes().to_vec();
     bytes.resize(16, 0);
     bytes
+}
+
+/// The name in a register or an element.
+pub(super) fn interface_name(bytes: &[u8]) -> std::borrow::Cow<'_, str> {
+    let name = bytes.split(|byte| *byte == 0).next();
+    String::from_utf8_lossy(name.unwrap_or_default())
+}
+
+/// `ct state established,related`.
+pub(super) fn answers() -> Vec<Expression> {
+    /// nf_conntrack_common.h, `NF_CT_STATE_BIT` of `IP_CT_ESTABLISHED` and `IP_CT_RELATED`.
+    const ESTABLISHED_OR_RELATED: u32 = 1 << 1 | 1 << 2;
+    vec![
+        Expression::ConnectionState(FIRST),
+        Expression::Mask(FIRST, ESTABLISHED_OR_RELATED.to_ne_bytes().to_vec()),
+        Expression::NotEqual(FIRST, 0u32.to_ne_bytes().to_vec()),
+    ]
 }
 
 /// Joins phrases into a rule.
