@@ -3,8 +3,9 @@
 
 use std::fs;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use cni_types::{ContainerId, IfName};
 use serde_json::{Map, Value, json};
 
 use crate::chain::Container;
@@ -14,6 +15,24 @@ use crate::conf::NetworkConf;
 #[derive(Debug, Clone)]
 pub struct Cache {
     directory: PathBuf,
+}
+
+/// Which attachment a file in the cache is about. libcni, and with it containerd, keeps its own in the same directory in
+/// a file of the same kind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// The network's name.
+    pub network: String,
+    /// `CNI_CONTAINERID`.
+    pub id: ContainerId,
+    /// `CNI_IFNAME`.
+    pub ifname: IfName,
+    /// `CNI_NETNS`; empty where it was not written down.
+    pub netns: String,
+    /// The result of ADD, as it was printed.
+    pub result: Value,
+    /// The arguments of capabilities at ADD.
+    pub capability_args: Value,
 }
 
 /// What is remembered of an attachment.
@@ -92,6 +111,36 @@ impl Cache {
         }
     }
 
+    /// All attachments that are remembered here, by whichever runtime, in the order of their files' names. A file that
+    /// tells of none is passed over.
+    ///
+    /// # Errors
+    /// A file or the directory cannot be read. A directory that does not exist remembers nothing.
+    pub fn entries(&self) -> Result<Vec<Entry>, CacheError> {
+        let failed = |path: &Path| {
+            let path = path.to_owned();
+            move |source| CacheError { path, source }
+        };
+        let files = match fs::read_dir(&self.directory) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            files => files.map_err(failed(&self.directory))?,
+        };
+        let mut paths = files
+            .map(|file| file.map(|file| file.path()))
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(failed(&self.directory))?;
+        paths.sort();
+        let mut entries = Vec::new();
+        for path in paths {
+            match fs::read(&path) {
+                // Whoever it belonged to has been detached meanwhile.
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                text => entries.extend(Entry::read(&text.map_err(failed(&path))?)),
+            }
+        }
+        Ok(entries)
+    }
+
     /// Forgets an attachment. One that is not there is forgotten already.
     ///
     /// # Errors
@@ -102,6 +151,26 @@ impl Cache {
             Err(e) if e.kind() != io::ErrorKind::NotFound => Err(CacheError { path, source: e }),
             _ => Ok(()),
         }
+    }
+}
+
+impl Entry {
+    fn read(text: &[u8]) -> Option<Entry> {
+        let entry: Value = serde_json::from_slice(text).ok()?;
+        let text = |key: &str| entry.get(key).and_then(Value::as_str);
+        Some(Entry {
+            network: text("networkName")?.to_owned(),
+            id: text("containerId")?.parse().ok()?,
+            ifname: text("ifName")?.parse().ok()?,
+            netns: text("netns").unwrap_or_default().to_owned(),
+            result: entry.get("result").cloned().unwrap_or_default(),
+            capability_args: entry.get("capabilityArgs").cloned().unwrap_or_default(),
+        })
+    }
+
+    /// Whether the namespace has certainly gone: a runtime that wrote no path down may know it all the same.
+    pub fn is_stale(&self) -> bool {
+        !self.netns.is_empty() && !Path::new(&self.netns).exists()
     }
 }
 

@@ -22,6 +22,8 @@ pub struct NetworkConf {
     pub version: &'static str,
     /// `disableCheck`: the administrator knows that CHECK reports errors on this network that are none.
     pub disable_check: bool,
+    /// `disableGC`: others attach to this network too, whose attachments this runtime does not know.
+    pub disable_gc: bool,
     /// Each plugin's own configuration, in the order of ADD. There is at least one.
     pub plugins: Vec<PluginConf>,
 }
@@ -75,6 +77,7 @@ impl NetworkConf {
         let name = name.parse().map_err(|e| ConfError::Invalid(format!("name: {e}")))?;
         let version = choose_version(&object)?;
         let disable_check = boolean(&object, "disableCheck")?;
+        let disable_gc = boolean(&object, "disableGC")?;
         let plugins = match object.remove("plugins") {
             None => vec![PluginConf::new(Value::Object(object))?],
             Some(Value::Array(list)) if !list.is_empty() => {
@@ -89,6 +92,7 @@ impl NetworkConf {
             name,
             version,
             disable_check,
+            disable_gc,
             plugins,
         })
     }
@@ -124,6 +128,26 @@ impl NetworkConf {
             name: name.to_owned(),
             path: directory.to_owned(),
         })
+    }
+
+    /// The first network in a directory, in the order of the files' names: the one that a kubelet would take.
+    ///
+    /// # Errors
+    /// Those of [`NetworkConf::load`]; and [`ConfError::Invalid`] if there is none.
+    pub fn first(directory: &Path) -> Result<NetworkConf, ConfError> {
+        match configuration_files(directory)?.first() {
+            Some(path) => NetworkConf::load(path),
+            None => Err(ConfError::Invalid(format!("there is none in {}", directory.display()))),
+        }
+    }
+
+    /// All networks in a directory, in the order of the files' names. Files that cannot be used are left out.
+    ///
+    /// # Errors
+    /// [`ConfError::Io`]: the directory cannot be read.
+    pub fn all(directory: &Path) -> Result<Vec<NetworkConf>, ConfError> {
+        let files = configuration_files(directory)?;
+        Ok(files.iter().filter_map(|path| NetworkConf::load(path).ok()).collect())
     }
 
     /// Whether the version asked of the plugins is `version`, one of [`VERSIONS`], or a later one.

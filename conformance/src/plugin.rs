@@ -17,6 +17,10 @@ pub enum Verb {
     Check,
     /// Detach a container.
     Del,
+    /// Remove what is held for attachments that do not exist any more.
+    Gc,
+    /// Say whether ADD would work.
+    Status,
 }
 
 impl Verb {
@@ -26,6 +30,8 @@ impl Verb {
             Verb::Add => "ADD",
             Verb::Check => "CHECK",
             Verb::Del => "DEL",
+            Verb::Gc => "GC",
+            Verb::Status => "STATUS",
         }
     }
 }

@@ -52,6 +52,7 @@ impl Plugins {
         Runtime {
             plugin_path: vec!["/nonexistent".into(), self.directory.clone()],
             cache: Cache::new(self.directory.join("results")),
+            watcher: None,
         }
     }
 
@@ -242,4 +243,89 @@ fn a_plugin_may_print_before_it_reads() {
     ]});
     let network = NetworkConf::parse(text.to_string().as_bytes()).unwrap();
     plugins.runtime().add(&network, &container()).unwrap();
+}
+
+#[test]
+fn every_call_is_told_with_its_failure() {
+    let plugins = Plugins::new("watched");
+    plugins
+        .add("first", RESULT)
+        .add("second", r#"echo '{"code":11,"msg":"no room"}'; exit 1"#);
+    let (watcher, steps) = std::sync::mpsc::channel();
+    let mut runtime = plugins.runtime();
+    runtime.watcher = Some(watcher);
+    runtime.add(&network("1.0.0"), &container()).unwrap_err();
+    let told: Vec<String> = steps
+        .try_iter()
+        .map(|step| format!("{} {} {}", step.verb, step.plugin_type, step.failure.is_none()))
+        .collect();
+    // The DEL that undoes the ADD stops at the second plugin, too.
+    assert_eq!(told, ["ADD first true", "ADD second false", "DEL second false"]);
+}
+
+#[test]
+fn gc_detaches_what_lost_its_namespace_and_names_what_remains() {
+    let plugins = Plugins::new("collected");
+    plugins.add("first", RESULT).add("second", RESULT);
+    let (runtime, network) = (plugins.runtime(), network("1.1.0"));
+    let attach = |id: &str, netns: &str| {
+        let container = Container {
+            id: id.parse().unwrap(),
+            netns: netns.to_owned(),
+            ..container()
+        };
+        runtime.add(&network, &container).unwrap();
+    };
+    attach("alive", "/proc/self/ns/net");
+    attach("gone", "/nonexistent/netns");
+    fs::remove_file(plugins.directory.join("log")).unwrap();
+
+    runtime.gc(&network).unwrap();
+    assert_eq!(plugins.log(), "DEL second;DEL first;GC first;GC second;");
+    let valid = json!([{"containerID": "alive", "ifname": "eth0"}]);
+    assert_eq!(plugins.input("first", "GC")["cni.dev/valid-attachments"], valid);
+    assert_eq!(plugins.cached_results(), 1);
+}
+
+#[test]
+fn gc_calls_every_plugin_and_tells_all_failures() {
+    let plugins = Plugins::new("uncollected");
+    let fails = r#"echo '{"code":11,"msg":"busy"}'; exit 1"#;
+    plugins.add("first", fails).add("second", fails);
+    let failure = plugins.runtime().gc(&network("1.1.0")).unwrap_err();
+    assert_eq!(
+        failure.to_string(),
+        r#"plugin "first" failed (GC): busy; plugin "second" failed (GC): busy"#
+    );
+}
+
+#[test]
+fn a_network_that_others_use_too_is_not_collected() {
+    let plugins = Plugins::new("shared");
+    plugins.add("first", RESULT);
+    let text = r#"{"cniVersion":"1.1.0","name":"net","disableGC":true,"plugins":[{"type":"first"}]}"#;
+    plugins
+        .runtime()
+        .gc(&NetworkConf::parse(text.as_bytes()).unwrap())
+        .unwrap();
+    assert!(!plugins.directory.join("log").exists());
+}
+
+#[test]
+fn status_asks_one_after_the_other_and_only_from_its_version_on() {
+    let plugins = Plugins::new("status");
+    plugins
+        .add("first", r#"echo '{"code":50,"msg":"the pool is exhausted"}'; exit 1"#)
+        .add("second", RESULT);
+    let failure = plugins.runtime().status(&network("1.1.0")).unwrap_err();
+    assert_eq!(
+        failure.to_string(),
+        r#"plugin "first" failed (STATUS): the pool is exhausted"#
+    );
+    assert_eq!(plugins.log(), "STATUS first;");
+    let refused = plugins.runtime().status(&network("1.0.0")).unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "STATUS needs cniVersion 1.1.0 or later, the network says 1.0.0"
+    );
 }

@@ -24,7 +24,7 @@ fn cnitool(arguments: &[&str], variables: &[(&str, &str)]) -> (bool, String, Str
 fn help_goes_to_standard_output() {
     let (success, stdout, stderr) = cnitool(&["--help"], &[]);
     assert!(
-        success && stdout.contains("usage: cnitool add NETWORK NETNS"),
+        success && stdout.contains("usage: cnitool [--json] add NETWORK NETNS"),
         "{stdout}"
     );
     assert_eq!(stderr, "");
@@ -38,6 +38,9 @@ fn what_is_no_command_is_answered_with_the_usage() {
         &["add", "net"],
         &["remove", "net", "ns"],
         &["add", "net", "ns", "more"],
+        &["gc"],
+        &["up"],
+        &["show", "port"],
     ] {
         let (success, stdout, stderr) = cnitool(arguments, &[]);
         assert!(!success && stderr.contains("usage:"), "{arguments:?}: {stderr}");
@@ -66,4 +69,19 @@ fn what_cannot_be_done_is_told_in_a_line() {
         );
         assert_eq!((stdout.as_str(), stderr.lines().count()), ("", 1), "{stderr}");
     }
+}
+
+#[test]
+fn json_is_one_document_even_for_a_failure() {
+    let (success, stdout, stderr) = cnitool(&["--json", "status", "quickstart"], &[]);
+    assert!(!success);
+    assert_eq!(stderr, "");
+    let document: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!(
+        (&document["command"], &document["on"]),
+        (&"status".into(), &"quickstart".into())
+    );
+    let error = document["error"].as_str().unwrap();
+    assert!(error.starts_with("STATUS needs cniVersion 1.1.0"), "{error}");
+    assert_eq!(document["calls"], serde_json::json!([]));
 }
