@@ -67,10 +67,12 @@ pub(super) fn how_to_reach(name: &str, network: &str, result: &Value, capability
     let arguments = Value::Object(capability_args.clone());
     for mapping in list(&arguments, "portMappings") {
         let figure = |key: &str| mapping.get(key).and_then(Value::as_u64).unwrap_or_default();
+        let word = |key: &str| mapping.get(key).and_then(Value::as_str).filter(|word| !word.is_empty());
+        let address = word("hostIP").map(|ip| format!("{ip} port ")).unwrap_or_default();
         let (host, container) = (figure("hostPort"), figure("containerPort"));
-        let protocol = mapping.get("protocol").and_then(Value::as_str).unwrap_or("tcp");
+        let protocol = word("protocol").unwrap_or("tcp");
         text.push_str(&format!(
-            "  port      {host}/{protocol} of this node leads to {container}\n"
+            "  port      {address}{host}/{protocol} of this node leads to {container}\n"
         ));
     }
     text.push_str(&format!("  inside    nsenter --net={DIRECTORY}/{name} COMMAND\n"));
@@ -98,13 +100,17 @@ mod tests {
     #[test]
     fn tells_addresses_and_ports() {
         let result = json!({"ips": [{"address": "10.88.0.2/16"}, {"address": "fd00::2/64"}]});
-        let arguments = json!({"portMappings": [{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}]});
+        let arguments = json!({"portMappings": [
+            {"hostPort": 8080, "containerPort": 80, "protocol": "tcp"},
+            {"hostPort": 53, "containerPort": 5353, "protocol": "udp", "hostIP": "127.0.0.1"},
+        ]});
         let text = how_to_reach("web", "net", &result, arguments.as_object().unwrap());
         for part in [
             "web is on the network net",
             "ping 10.88.0.2\n",
             "ping fd00::2\n",
-            "8080/tcp of this node leads to 80",
+            "  8080/tcp of this node leads to 80\n",
+            "127.0.0.1 port 53/udp of this node leads to 5353\n",
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }

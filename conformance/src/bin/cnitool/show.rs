@@ -115,7 +115,9 @@ fn tree(attached: &Attached) -> String {
         line("address", &address.to_string());
     }
     for interface in &attached.host_interfaces {
-        line("interface", interface);
+        // Named as plugins name the node's end of a container's pair of interfaces; others are bridges and the like.
+        let is_veth = interface.starts_with("veth");
+        line(if is_veth { "host veth" } else { "interface" }, interface);
     }
     for port in &attached.ports {
         line("port", describe(port).trim_start_matches("port "));
