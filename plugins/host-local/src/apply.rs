@@ -5,11 +5,11 @@ use std::net::IpAddr;
 use cni_types::{Attachment, Result};
 
 use crate::config::{Config, Reclaim};
-use crate::identity::NetnsIdentity;
 use crate::ledger::{Fate, Ledger};
 use crate::plan::{self, Choice, Obstacle};
 use crate::reservation::Content;
 use crate::store::{Found, Reserved};
+use identity::NetnsIdentity;
 
 /// Reserves an address of each range set for an attachment.
 ///

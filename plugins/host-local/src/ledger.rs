@@ -10,12 +10,11 @@ use std::ops::RangeInclusive;
 use cni_types::{Attachment, Result};
 
 use crate::cache::{Cache, Record, Seal};
-use crate::identity::{Here, NetnsIdentity};
-use crate::namespaces::Namespaces;
 use crate::plan::{Held, Taken};
 use crate::range::{Bits, Family};
 use crate::reservation::{Claim, Content, owner_text};
 use crate::store::{Found, Network, Reserved};
+use identity::{Existence, Here, Namespaces, NetnsIdentity};
 
 /// A network, locked, and what is reserved in it.
 pub(crate) struct Ledger {
@@ -233,7 +232,7 @@ impl Ledger {
         }
         match record.netns {
             Some(netns) if record.is_made() && record.here.same_boot(&here) && record.here.same_view(&here) => {
-                if self.namespaces.may_exist(&netns) {
+                if self.namespaces.look_for(&netns) != Existence::Gone {
                     Fate::MayExist
                 } else {
                     Fate::NamespaceGone

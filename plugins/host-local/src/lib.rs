@@ -2,16 +2,14 @@
 //!
 //! An ADD reads the configuration (`config`), chooses addresses (`plan`), and reserves them (`apply`) in the network's
 //! directory (`store`) under its lock. What is held is asked of the `ledger`, which answers from a `cache` where that is
-//! current and reads the directory where it is not. Who stands behind a reservation is a question of `identity` and of
-//! the `namespaces` that exist.
+//! current and reads the directory where it is not. Who stands behind a reservation, and whether they still live, is a
+//! question of the crate `identity`.
 
 mod apply;
 mod cache;
 mod check;
 pub mod config;
-mod identity;
 mod ledger;
-mod namespaces;
 mod plan;
 pub mod range;
 mod reservation;

@@ -35,12 +35,13 @@ impl Plugin for Portmap {
         let config = cx.config();
         if !config.published.mappings.is_empty() {
             let published = Published {
-                netns: netns::identity(cx.netns().path()),
+                netns: netns::identity(cx.netns()),
                 ..config.published.clone()
             };
-            portmap::add(config.backend, cx.attachment(), &published)?;
             let attachment = cx.attachment().clone();
+            // Before it begins: iptables' rules of one family may be there already when those of the other fail.
             undo.push("published ports", move || portmap::del(&attachment, &Hints::default()));
+            portmap::add(config.backend, cx.attachment(), &published)?;
             route_localnet(&published)?;
         }
         Ok(cx.prev_result().cloned().unwrap_or_default())

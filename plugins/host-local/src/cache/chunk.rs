@@ -13,9 +13,9 @@ use nix::sys::stat::Mode;
 
 use super::bytes::Reader;
 use super::record::{self, Record};
-use crate::identity::Here;
 use crate::range::{Bits, Family};
 use crate::store::Stamp;
+use identity::Here;
 
 /// An address's bits within its chunk.
 const INDEX_BITS: u32 = 16;

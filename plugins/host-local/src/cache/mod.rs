@@ -39,11 +39,11 @@ use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
-use crate::identity::Here;
 use crate::range::{Bits, Family, bits};
 use crate::reservation::Content;
 use crate::store::Found;
 use chunk::{Chunk, ChunkKey};
+use identity::Here;
 pub(crate) use owners::Seal;
 use owners::{Owners, Tag};
 pub(crate) use record::Record;

@@ -4,8 +4,8 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use super::bytes::{Reader, Writer, hash};
-use crate::identity::{Here, NetnsIdentity};
 use crate::store::{Stamp, Time};
+use identity::{Here, NetnsIdentity};
 
 /// The room of a record in a file, in bytes. A checksum goes first.
 pub(super) const SIZE: usize = 256;

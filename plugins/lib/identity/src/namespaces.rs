@@ -13,11 +13,11 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::identity::NetnsIdentity;
+use crate::NetnsIdentity;
 
 /// Answers whether namespaces exist, looking at all processes at most twice for all questions together.
 #[derive(Default)]
-pub(crate) struct Namespaces {
+pub struct Namespaces {
     scans: Vec<Scan>,
 }
 
@@ -30,20 +30,46 @@ struct Scan {
 }
 
 impl Namespaces {
-    /// Whether the namespace exists, or may.
-    pub(crate) fn may_exist(&mut self, netns: &NetnsIdentity) -> bool {
+    /// Looks for a namespace where it was last, and then everywhere.
+    pub fn look_for(&mut self, netns: &NetnsIdentity) -> Existence {
         let recorded = Some(netns.path.as_path()).filter(|path| path.is_absolute());
-        if recorded.is_some_and(|path| netns.is_at(path) != Some(false)) {
-            return true;
-        }
-        // A second look, because processes and mounts come and go during the first: one that hands the namespace on
-        // while it is looked for would have to do so twice at the right moments.
-        (0..2).any(|at| {
+        let mut answer = recorded.map_or(Existence::Gone, |path| Existence::told_by(netns.is_at(path)));
+        // Twice, because processes and mounts come and go during the first look: one that hands the namespace on while it is
+        // looked for would have to do so twice at the right moments.
+        for at in 0..2 {
+            if answer != Existence::Gone {
+                break;
+            }
             if self.scans.len() <= at {
                 self.scans.push(Scan::new());
             }
-            self.scans.get(at).is_none_or(|scan| scan.may_have(netns))
-        })
+            answer = self
+                .scans
+                .get(at)
+                .map_or(Existence::Unknown, |scan| scan.look_for(netns));
+        }
+        answer
+    }
+}
+
+/// What is known of a namespace's existence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Existence {
+    /// It was looked for everywhere and is not there.
+    Gone,
+    /// Not everything could be looked at.
+    Unknown,
+    /// It was found.
+    Exists,
+}
+
+impl Existence {
+    fn told_by(is_there: Option<bool>) -> Existence {
+        match is_there {
+            Some(true) => Existence::Exists,
+            Some(false) => Existence::Gone,
+            None => Existence::Unknown,
+        }
     }
 }
 
@@ -60,14 +86,16 @@ impl Scan {
         scan
     }
 
-    fn may_have(&self, netns: &NetnsIdentity) -> bool {
-        let holders = self.holders.get(&netns.inode);
+    fn look_for(&self, netns: &NetnsIdentity) -> Existence {
         // A holder that has vanished since cannot be told from one that never was: the second look decides.
-        self.incomplete.is_some()
-            || holders
-                .into_iter()
-                .flatten()
-                .any(|path| netns.is_at(path) != Some(false))
+        let holders = self.holders.get(&netns.inode).into_iter().flatten();
+        let found = holders.map(|path| Existence::told_by(netns.is_at(path))).max();
+        let unseen = if self.incomplete.is_some() {
+            Existence::Unknown
+        } else {
+            Existence::Gone
+        };
+        found.unwrap_or(Existence::Gone).max(unseen)
     }
 
     fn look(&mut self) -> Result<(), String> {
@@ -311,10 +339,14 @@ mod tests {
         testkit::world(|w| {
             let path = w.netns("a");
             let netns = identity(&path);
-            assert!(Namespaces::default().may_exist(&netns));
+            assert_eq!(Namespaces::default().look_for(&netns), Existence::Exists);
 
             w.sh("touch /run/elsewhere; mount --bind /run/netns/a /run/elsewhere; ip netns del a");
-            assert!(Namespaces::default().may_exist(&netns), "a mount at another place");
+            assert_eq!(
+                Namespaces::default().look_for(&netns),
+                Existence::Exists,
+                "a mount at another place"
+            );
 
             let mut process = std::process::Command::new("nsenter")
                 .args(["--net=/run/elsewhere", "sh", "-c", "echo; read _"])
@@ -325,7 +357,7 @@ mod tests {
             // Its first line tells that it is inside.
             process.stdout.take().unwrap().read_exact(&mut [0]).unwrap();
             w.sh("umount /run/elsewhere");
-            assert!(Namespaces::default().may_exist(&netns), "a process");
+            assert_eq!(Namespaces::default().look_for(&netns), Existence::Exists, "a process");
             drop(process.stdin.take());
             process.wait().unwrap();
         });
@@ -338,7 +370,7 @@ mod tests {
             w.sh("ip netns del a");
             // Namespaces of other tests may take the number meanwhile: the cookie tells them apart.
             let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
-            while Namespaces::default().may_exist(&netns) {
+            while Namespaces::default().look_for(&netns) != Existence::Gone {
                 assert!(
                     std::time::Instant::now() < deadline,
                     "{netns:?} never disappeared: {:?} {:?}",
@@ -351,7 +383,12 @@ mod tests {
                 cookie: netns.cookie.map(|cookie| cookie + 1_000_000),
                 ..identity(&w.netns("b"))
             };
-            assert_eq!(Namespaces::default().may_exist(&recycled), recycled.cookie.is_none());
+            let expected = if recycled.cookie.is_some() {
+                Existence::Gone
+            } else {
+                Existence::Exists
+            };
+            assert_eq!(Namespaces::default().look_for(&recycled), expected);
         });
     }
 }
