@@ -175,12 +175,63 @@ impl Entry {
 }
 
 impl Record {
+    /// Reads what [`Cache::store`] wrote, or libcni: there arguments are pairs, and what is empty is left out.
     fn read(text: &[u8]) -> Option<Record> {
         let record: Value = serde_json::from_slice(text).ok()?;
+        let args = match record.get("cniArgs") {
+            None | Some(Value::Null) => String::new(),
+            Some(Value::String(args)) => args.clone(),
+            Some(Value::Array(pairs)) => {
+                let pair = |pair: &Value| Some(format!("{}={}", pair.get(0)?.as_str()?, pair.get(1)?.as_str()?));
+                pairs.iter().map(pair).collect::<Option<Vec<_>>>()?.join(";")
+            }
+            Some(_) => return None,
+        };
+        let capability_args = match record.get("capabilityArgs") {
+            None | Some(Value::Null) => Map::new(),
+            Some(arguments) => arguments.as_object()?.clone(),
+        };
         Some(Record {
             result: record.get("result")?.as_object()?.clone(),
-            args: record.get("cniArgs")?.as_str()?.to_owned(),
-            capability_args: record.get("capabilityArgs")?.as_object()?.clone(),
+            args,
+            capability_args,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn libcnis_records_are_read_too() {
+        let text = r#"{"kind":"cniCacheV1","containerId":"c1","config":"e30=","ifName":"eth0","networkName":"net",
+            "netns":"/nonexistent/netns","cniArgs":[["IgnoreUnknown","1"],["K8S_POD_NAME","web"]],
+            "result":{"cniVersion":"1.0.0","ips":[]}}"#;
+        let record = Record::read(text.as_bytes()).unwrap();
+        assert_eq!(record.args, "IgnoreUnknown=1;K8S_POD_NAME=web");
+        assert!(record.capability_args.is_empty());
+        let entry = Entry::read(text.as_bytes()).unwrap();
+        assert_eq!((entry.network.as_str(), entry.id.as_str()), ("net", "c1"));
+        assert!(entry.is_stale());
+    }
+
+    #[test]
+    fn a_record_without_a_result_is_none() {
+        for text in [
+            "",
+            "[]",
+            "{}",
+            r#"{"result":{},"cniArgs":1}"#,
+            r#"{"result":{},"cniArgs":[["K"]]}"#,
+        ] {
+            assert_eq!(Record::read(text.as_bytes()), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn whoever_wrote_no_namespace_down_may_know_it() {
+        let text = r#"{"containerId":"c1","ifName":"eth0","networkName":"net","result":{}}"#;
+        assert!(!Entry::read(text.as_bytes()).unwrap().is_stale());
     }
 }
