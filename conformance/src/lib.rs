@@ -7,6 +7,15 @@
 
 pub mod bench;
 pub mod cache;
+pub mod call;
 pub mod chain;
+pub mod checks;
 pub mod conf;
+pub mod feature;
+pub mod host;
+pub mod known;
 pub mod plugin;
+pub mod replay;
+pub mod report;
+pub mod run;
+pub mod state;

@@ -1,0 +1,122 @@
+//! tuning.
+
+use serde_json::{Value, json};
+
+use super::{Bench, Check, Done, Plugins, Source, ensure, same, with};
+
+const fn check(id: &'static str, source: Source, rule: &'static str, run: fn(&Bench) -> Done) -> Check {
+    Check {
+        id,
+        source,
+        rule,
+        plugins: Plugins::Named(&["tuning"]),
+        needs: &[],
+        run,
+    }
+}
+
+pub(super) const CHECKS: &[Check] = &[
+    check(
+        "tuning/sysctl",
+        Source::Documentation("tuning, sysctl"),
+        "sysctls are set in the container, with IFNAME for the interface",
+        |bench| {
+            bench.attach("c1", "1.0.0")?;
+            let value = bench
+                .host
+                .sh_in("c1", "cat /proc/sys/net/ipv4/conf/eth0/log_martians")?;
+            same("log_martians", &value.as_str(), &"1")
+        },
+    ),
+    check(
+        "tuning/not-the-nodes",
+        Source::Documentation("tuning, sysctl"),
+        "a sysctl outside of net is refused",
+        |bench| {
+            let conf = with(
+                &bench.prepare("c1", "1.0.0")?,
+                json!({ "sysctl": { "kernel.hostname": "x" } }),
+            );
+            bench.call("ADD", "c1", &conf)?.refused_with("invalid net sysctl key")?;
+            Ok(())
+        },
+    ),
+    check(
+        "tuning/all-or-nothing",
+        Source::Spec("section 2, ADD: a failed ADD"),
+        "if one sysctl is refused, no other is set",
+        |bench| {
+            let keys = json!({ "sysctl": { "net.ipv4.conf.IFNAME.log_martians": "1", "kernel.hostname": "x" } });
+            let conf = with(&bench.prepare("c1", "1.0.0")?, keys);
+            bench.call("ADD", "c1", &conf)?.error()?;
+            let value = bench
+                .host
+                .sh_in("c1", "cat /proc/sys/net/ipv4/conf/eth0/log_martians")?;
+            same("log_martians", &value.as_str(), &"0")
+        },
+    ),
+    check(
+        "tuning/mtu-mac-promisc",
+        Source::Documentation("tuning, interface attributes"),
+        "mtu, mac and promisc are set, told in the result, and put back by DEL",
+        attributes,
+    ),
+    check(
+        "tuning/mac-capability",
+        Source::Conventions("Dynamic Plugin specific fields: mac"),
+        "runtimeConfig.mac sets the MAC",
+        |bench| {
+            let conf = with(
+                &bench.prepare("c1", "1.0.0")?,
+                json!({ "runtimeConfig": { "mac": "02:00:00:00:00:77" } }),
+            );
+            bench.attach_with("c1", conf)?;
+            let shown = bench.host.sh_in("c1", "ip link show dev eth0")?;
+            ensure(shown.contains("02:00:00:00:00:77"), || shown)
+        },
+    ),
+    check(
+        "tuning/check-finds-changes",
+        Source::Spec("section 2, CHECK"),
+        "CHECK fails when a sysctl was changed",
+        |bench| {
+            let attached = bench.attach("c1", "1.0.0")?;
+            bench.check(&attached)?.silent()?;
+            bench
+                .host
+                .sh_in("c1", "echo 0 > /proc/sys/net/ipv4/conf/eth0/log_martians")?;
+            bench.check(&attached)?.error()?;
+            Ok(())
+        },
+    ),
+];
+
+fn attributes(bench: &Bench) -> Done {
+    let keys = json!({ "mtu": 1400, "mac": "02:00:00:00:00:77", "promisc": true });
+    let conf = with(&bench.prepare("c1", "1.0.0")?, keys);
+    let look = || {
+        bench.host.sh_in(
+            "c1",
+            "ip -d link show dev eth0 | grep -o -e ' mtu [0-9]*' -e 'ether [0-9a-f:]*' -e 'promiscuity [0-9]' | xargs",
+        )
+    };
+    let before = look()?;
+    let attached = bench.attach_with("c1", conf)?;
+    same(
+        "eth0",
+        &look()?.as_str(),
+        &"mtu 1400 ether 02:00:00:00:00:77 promiscuity 1",
+    )?;
+    let interfaces = attached.result["interfaces"]
+        .as_array()
+        .map(Vec::as_slice)
+        .unwrap_or_default();
+    let told = interfaces
+        .iter()
+        .any(|interface| interface["mac"] == Value::from("02:00:00:00:00:77"));
+    ensure(told, || {
+        format!("the result does not tell the MAC: {}", attached.result)
+    })?;
+    bench.detach(&attached)?;
+    same("eth0 after DEL", &look()?, &before)
+}
