@@ -86,6 +86,11 @@ pub(super) fn all(only: &str, exists: impl Fn(&str) -> bool) -> Vec<Scenario> {
         Work::Chain(publishing(backend))
     }));
     all.push(quiet("bridge+portmap, nftables", Work::Chain(publishing("nftables"))));
+    // After a UDP port is published, the kernel's whole table of connections is searched, which takes its time.
+    let tcp = json!([{"hostPort": HOST_PORT, "containerPort": 80, "protocol": "tcp"}]);
+    all.extend(on_iptables("bridge+portmap, TCP alone", |backend| {
+        Work::Chain(publishing(backend).publishing(&tcp))
+    }));
     all.extend(on_iptables("Nomad's chain", chain(nomad)));
     all.extend(on_iptables("nerdctl's chain", chain(nerdctl)));
     for backend in ["iptables", "nftables"] {
