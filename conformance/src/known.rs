@@ -102,9 +102,10 @@ impl KnownFailures {
 
     /// The reason that is known for an outcome's failure.
     pub fn reason(&self, outcome: &Outcome) -> Option<&str> {
-        let known = self.failures.iter().find(|known| {
-            known.check == outcome.check.id && known.plugins.iter().any(|plugin| *plugin == outcome.plugin)
-        });
+        let known = self
+            .failures
+            .iter()
+            .find(|known| known.check == outcome.check.id && known.plugins.contains(&outcome.plugin));
         known.map(|known| known.reason.as_str())
     }
 }

@@ -44,6 +44,17 @@ pub struct Recorded {
     pub exit: i32,
 }
 
+impl Recorded {
+    fn needs_dhcp(&self) -> bool {
+        self.plugin == "dhcp" || self.conf()["ipam"]["type"] == "dhcp"
+    }
+
+    fn conf(&self) -> Value {
+        // VERSION may have no input at all.
+        serde_json::from_str(&self.stdin).unwrap_or_default()
+    }
+}
+
 /// Where plugins rightly answer otherwise than those of a transcript.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -74,7 +85,7 @@ impl Deviation {
 pub struct Replayed {
     /// Calls that were made.
     pub made: usize,
-    /// Calls of plugins that are not there.
+    /// Calls of plugins that are not there, and those that need a DHCP server.
     pub skipped: usize,
     /// The calls that were answered otherwise, and how.
     pub differences: BTreeMap<usize, String>,
@@ -111,7 +122,7 @@ pub fn replay(subject: &Subject, transcript: &Transcript) -> Result<Replayed, St
         };
         let mut replayed = Replayed::default();
         for (index, recorded) in transcript.calls.iter().enumerate() {
-            if !subject.plugins.contains(&recorded.plugin) {
+            if !subject.plugins.contains(&recorded.plugin) || recorded.needs_dhcp() {
                 replayed.skipped = replayed.skipped.saturating_add(1);
                 continue;
             }
@@ -146,6 +157,11 @@ impl Replay<'_> {
                 self.ours(value)
             };
             call = call.with(name, &value);
+        }
+        if let Some(master) = recorded.conf()["master"].as_str() {
+            self.host.sh(&format!(
+                "[ -e /sys/class/net/{master} ] || ip link add {master} type veth peer name of-{master}; ip link set {master} up"
+            ))?;
         }
         seed(recorded)?;
         let reply = call.text(self.ours(&recorded.stdin)).run()?;
@@ -233,8 +249,8 @@ impl Replay<'_> {
 /// Lets host-local go on where it did in the transcript, whose machine had given out addresses before: in a network that
 /// is new here, the next address after the last is the one that was answered.
 fn seed(recorded: &Recorded) -> Result<(), Stop> {
-    let parse = |text: &str| serde_json::from_str::<Value>(text).unwrap_or_default();
-    let (conf, result) = (parse(&recorded.stdin), parse(&recorded.stdout));
+    let result: Value = serde_json::from_str(&recorded.stdout).unwrap_or_default();
+    let conf = recorded.conf();
     let adds = recorded.exit == 0 && recorded.env.get("CNI_COMMAND").is_some_and(|verb| verb == "ADD");
     if !adds || conf["ipam"]["type"] != "host-local" {
         return Ok(());

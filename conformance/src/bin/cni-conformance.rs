@@ -181,7 +181,7 @@ fn replay_all(subject: &Subject, directory: &Path, deviations: Option<&Path>) ->
         ));
     }
     print(&format!(
-        "\n{} transcripts: {made} calls replayed, {skipped} skipped as their plugins are not there, {} unexplained differences\n",
+        "\n{} transcripts: {made} calls replayed, {skipped} skipped for want of the plugin or of DHCP, {} unexplained differences\n",
         transcripts.len(),
         differences.len()
     ))?;

@@ -139,6 +139,12 @@ pub(super) const CHECKS: &[Check] = &[
         wrong_ranges,
     ),
     check(
+        "host-local/disk-full",
+        Source::Practice("nodes whose disk is full"),
+        "an ADD that cannot write its reservation fails, and leaves none",
+        disk_full,
+    ),
+    check(
         "host-local/gc-of-files",
         Source::Spec("section 2, GC"),
         "GC releases the addresses of attachments that are gone, and nothing else",
@@ -368,4 +374,17 @@ fn status(bench: &Bench) -> Done {
     bench.call("STATUS", "c1", &conf)?.refused(50)?;
     bench.call("DEL", "c1", &conf)?.silent()?;
     bench.call("STATUS", "c1", &conf)?.silent()
+}
+
+fn disk_full(bench: &Bench) -> Done {
+    bench.host.sh(
+        "mkdir /run/full; mount -t tmpfs -o size=64k tmpfs /run/full; mkdir /run/full/net
+        dd if=/dev/zero of=/run/full/ballast bs=4k count=64 2>/dev/null || true",
+    )?;
+    let conf = ipam(json!({ "subnet": "10.1.0.0/24", "dataDir": "/run/full" }));
+    add(bench, "c1", &conf)?.error()?;
+    let kept = bench.host.sh("cd /run/full/net; ls -d 10.* 2>/dev/null || true")?;
+    same("reserved by the failed ADD", &kept.as_str(), &"")?;
+    bench.host.sh("rm /run/full/ballast")?;
+    expect(&add(bench, "c1", &conf)?, &["10.1.0.2/24"])
 }

@@ -8,11 +8,13 @@ mod bridge;
 mod bridge_check;
 mod chain;
 mod delegation;
+mod firewall;
 mod gc_and_status;
 mod host_local;
 mod host_local_requests;
 mod lifecycle;
 mod loopback;
+mod networks;
 mod parameters;
 mod portmap;
 mod portmap_traffic;
@@ -139,7 +141,9 @@ pub fn all() -> Vec<&'static Check> {
         ptp::CHECKS,
         static_ipam::CHECKS,
     ];
-    let checks = subjects.into_iter().chain([tuning::CHECKS]);
+    let checks = subjects
+        .into_iter()
+        .chain([tuning::CHECKS, firewall::CHECKS, networks::CHECKS]);
     checks.flatten().collect()
 }
 

@@ -1,6 +1,6 @@
 //! tuning.
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::{Bench, Check, Done, Plugins, Source, ensure, same, with};
 
@@ -113,7 +113,7 @@ fn attributes(bench: &Bench) -> Done {
         .unwrap_or_default();
     let told = interfaces
         .iter()
-        .any(|interface| interface["mac"] == Value::from("02:00:00:00:00:77"));
+        .any(|interface| interface["mac"] == "02:00:00:00:00:77");
     ensure(told, || {
         format!("the result does not tell the MAC: {}", attached.result)
     })?;
