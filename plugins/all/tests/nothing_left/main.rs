@@ -7,5 +7,6 @@
 mod chain;
 mod fault;
 mod kill;
+mod malformed;
 mod never_added;
 mod storm;
