@@ -121,12 +121,14 @@ fn nomad(backend: Option<&str>) -> Value {
         "type": "bridge", "bridge": "nomad", "ipMasq": true, "isGateway": true, "forceAddress": true, "hairpinMode": false,
         "ipam": { "type": "host-local", "ranges": [[{ "subnet": "172.26.64.0/20" }]], "routes": [{ "dst": "0.0.0.0/0" }] },
     });
+    let mut firewall = json!({ "type": "firewall", "backend": "iptables", "iptablesAdminChainName": "NOMAD-ADMIN" });
     let mut portmap = json!({ "type": "portmap", "capabilities": { "portMappings": true }, "snat": true });
     if let Some(backend) = backend {
         bridge["ipMasqBackend"] = backend.into();
+        firewall["backend"] = backend.into();
         portmap["backend"] = backend.into();
     }
-    json!({ "cniVersion": "0.4.0", "name": "nomad", "plugins": [{ "type": "loopback" }, bridge, portmap] })
+    json!({ "cniVersion": "0.4.0", "name": "nomad", "plugins": [{ "type": "loopback" }, bridge, firewall, portmap] })
 }
 
 #[test]
@@ -178,6 +180,12 @@ fn nomads_network_as_the_reference_writes_it() {
         }
         let first = nat.lines().find(|line| line.starts_with("-A POSTROUTING")).unwrap();
         assert!(first.ends_with("-j CNI-HOSTPORT-MASQ"), "{first}");
+        let filter = w.sh("iptables-save -t filter | grep ^-A");
+        let rules = r#"-A FORWARD -m comment --comment "CNI firewall plugin rules" -j CNI-FORWARD
+-A CNI-FORWARD -m comment --comment "CNI firewall plugin admin overrides" -j NOMAD-ADMIN
+-A CNI-FORWARD -d 172.26.64.2/32 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
+-A CNI-FORWARD -s 172.26.64.2/32 -j ACCEPT"#;
+        assert_eq!(filter, rules);
         assert_eq!(
             w.sh("cat /proc/sys/net/ipv4/conf/nomad/route_localnet /proc/sys/net/ipv4/ip_forward"),
             "1\n1"
@@ -201,6 +209,120 @@ fn nomads_network_with_nftables() {
         chain.del("cid-a", &web(), None);
         chain.assert_clean();
     });
+}
+
+/// A host outside the node, at 192.0.2.9, that knows no way to the containers.
+fn outside(w: &World) {
+    w.netns("ext");
+    w.sh("ip link add out type veth peer name eth0 netns ext; ip addr add 192.0.2.1/24 dev out; ip link set out up");
+    w.sh_in("ext", "ip addr add 192.0.2.9/24 dev eth0; ip link set eth0 up");
+}
+
+fn reaches(w: &World, from: &str, address: &str) -> bool {
+    let ping = format!("ping -q -c 1 -W 2 {address}");
+    w.try_sh_in(from, &ping).status.success()
+}
+
+/// The name that a server in `container` gives when its port 80 is asked for through the node's port 8080.
+fn serve(w: &World, container: &str) {
+    w.sh_in(
+        container,
+        &format!(
+            "socat TCP-LISTEN:80,fork,reuseaddr SYSTEM:'echo {container}' >/dev/null 2>&1 & echo $! >> /run/servers
+            until ss -Hltn sport = :80 | grep -q .; do :; done"
+        ),
+    );
+}
+
+const ASK: &str = "socat -T5 - TCP:192.0.2.1:8080,connect-timeout=5 </dev/null";
+
+/// A node that forwards nothing by itself (as Docker leaves it), where the policy allows to say otherwise.
+#[test]
+fn nomads_network_carries_traffic_on_a_node_that_forwards_nothing() {
+    for (backend, policy) in [("iptables", "DROP"), ("nftables", "ACCEPT")] {
+        testkit::world(|w| {
+            outside(w);
+            let chain = Chain::new(w, nomad(Some(backend)));
+            w.sh(&format!("iptables -P FORWARD {policy}"));
+            let result = chain.add("cid-a", &web());
+            let second = chain.add("cid-b", &json!({}));
+            chain.check("cid-a", &web(), &result);
+            serve(w, "cid-a");
+            assert!(reaches(w, "cid-a", "192.0.2.9"), "{backend}: to the outside, and back");
+            assert!(reaches(w, "cid-b", "172.26.64.2"), "{backend}: between containers");
+            w.sh("ping -q -c 1 -W 2 172.26.64.2");
+            assert_eq!(w.sh(ASK), "cid-a", "{backend}: from the node");
+            // The reference accepts what containers send and answers to it; what is let in is for the node to say.
+            if policy == "ACCEPT" {
+                assert_eq!(w.sh_in("ext", ASK), "cid-a", "{backend}: from outside");
+            }
+            w.sh("kill $(cat /run/servers); ip link delete out");
+            chain.del("cid-a", &web(), None);
+            chain.del("cid-b", &json!({}), Some(&second));
+            chain.assert_clean();
+        });
+    }
+}
+
+/// As nerdctl and podman write them: the firewall after portmap, containers of a network among themselves.
+fn isolated_network(name: &str, bridge: &str, subnet: &str, backend: &str) -> Value {
+    json!({ "cniVersion": "1.0.0", "name": name, "plugins": [
+        { "type": "bridge", "bridge": bridge, "isGateway": true, "ipMasq": true, "hairpinMode": true, "ipMasqBackend": backend,
+          "ipam": { "type": "host-local", "ranges": [[{ "subnet": subnet }]], "routes": [{ "dst": "0.0.0.0/0" }] } },
+        { "type": "portmap", "capabilities": { "portMappings": true }, "backend": backend },
+        { "type": "firewall", "ingressPolicy": "same-bridge", "backend": backend },
+        { "type": "tuning" },
+    ] })
+}
+
+#[test]
+fn nerdctls_and_podmans_networks_keep_to_themselves() {
+    for (backend, policy) in [("iptables", "DROP"), ("nftables", "ACCEPT")] {
+        testkit::world(|w| {
+            outside(w);
+            w.sh(&format!("iptables -P FORWARD {policy}"));
+            let nerdctl = Chain::new(w, isolated_network("nerd", "nerdctl0", "10.4.0.0/24", backend));
+            let podman = Chain {
+                w,
+                suite: nerdctl.suite.clone(),
+                conf: isolated_network("podman", "cni-podman0", "10.88.0.0/16", backend),
+            };
+            let result = nerdctl.add("a", &web());
+            nerdctl.add("b", &json!({}));
+            let other = podman.add("c", &json!({}));
+            nerdctl.check("a", &web(), &result);
+            podman.check("c", &json!({}), &other);
+            serve(w, "a");
+            assert_eq!(w.sh(ASK), "a", "{backend}: from the node");
+            for container in ["a", "b", "c"] {
+                assert!(
+                    reaches(w, container, "192.0.2.9"),
+                    "{backend}: {container} to the outside"
+                );
+            }
+            assert!(reaches(w, "b", "10.4.0.2"), "{backend}: same bridge");
+            assert!(!reaches(w, "c", "10.4.0.2"), "{backend}: another bridge");
+            assert!(!reaches(w, "a", "10.88.0.2"), "{backend}: another bridge");
+            if backend == "iptables" {
+                let rules = w.sh("iptables-save -t filter | grep -- -A.*nerdctl0");
+                let expected = r#"-A CNI-ISOLATION-STAGE-1 -i nerdctl0 ! -o nerdctl0 -m comment --comment "CNI firewall plugin rules (ingressPolicy: same-bridge)" -j CNI-ISOLATION-STAGE-2
+-A CNI-ISOLATION-STAGE-2 -o nerdctl0 -m comment --comment "CNI firewall plugin rules (ingressPolicy: same-bridge|isolated)" -j DROP"#;
+                assert_eq!(rules, expected);
+                let first = w.sh("iptables -S FORWARD | sed -n 2p");
+                assert!(first.ends_with("-j CNI-ISOLATION-STAGE-1"), "{first}");
+            }
+            w.sh("kill $(cat /run/servers); ip link delete out");
+            nerdctl.del("a", &web(), None);
+            nerdctl.del("b", &json!({}), None);
+            podman.del("c", &json!({}), None);
+            nerdctl.assert_clean();
+            let gc =
+                json!({ "cniVersion": "1.1.0", "name": "nerd", "type": "firewall", "cni.dev/valid-attachments": [] });
+            nerdctl.suite.call_bare("firewall", "GC", &gc.to_string()).silent();
+            let left = w.sh("iptables-save; nft list ruleset");
+            assert!(!left.contains("nerdctl0") && !left.contains("cni-podman0"), "{left}");
+        });
+    }
 }
 
 #[test]

@@ -3,6 +3,8 @@
 
 mod bridge;
 mod chains;
+mod firewall;
+mod firewalld;
 mod loopback;
 mod portmap;
 mod protocol;

@@ -303,7 +303,7 @@ fn gc_keeps_the_valid_and_other_networks() {
 }
 
 /// A PATH whose iptables and nft programs write down that they were started.
-fn counting_path(w: &World) -> std::path::PathBuf {
+pub(crate) fn counting_path(w: &World) -> std::path::PathBuf {
     let path = w.tmp().join("path");
     fs::create_dir(&path).unwrap();
     let wrapper = path.join("wrapper");

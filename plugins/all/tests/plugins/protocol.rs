@@ -9,7 +9,16 @@ use testkit::{Reply, World, call_plugin};
 
 use crate::suite::Suite;
 
-const PLUGINS: [&str; 7] = ["bridge", "host-local", "loopback", "portmap", "ptp", "static", "tuning"];
+const PLUGINS: [&str; 8] = [
+    "bridge",
+    "firewall",
+    "host-local",
+    "loopback",
+    "portmap",
+    "ptp",
+    "static",
+    "tuning",
+];
 
 const COMPLETE: [(&str, &str); 4] = [
     ("CNI_CONTAINERID", "c"),

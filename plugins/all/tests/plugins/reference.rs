@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use testkit::{World, call_plugin, skip};
 
+use crate::firewall;
 use crate::portmap::{Node, conf};
 use crate::suite::Suite;
 
@@ -160,4 +161,93 @@ fn masquerading_is_written_alike_and_removed_by_either() {
     clean(&ours);
     clean(&theirs);
     clean(&history(false, true));
+}
+
+/// The filter tables as they print, without counters and times.
+fn filter(w: &World) -> String {
+    w.sh("(iptables-save -t filter; ip6tables-save -t filter) | sed -e /^#/d -e 's/ \\[[0-9:]*\\]$//'")
+}
+
+/// What both suites are asked for, one after another on the same node. Each address is in one only: the reference, which
+/// knows no owners, takes it from all.
+fn firewall_confs() -> Vec<Value> {
+    let mut number = 0;
+    let mut of_bridge = |bridge: &str, address: &str, keys: Value| {
+        number += 1;
+        let mut conf = firewall::conf(keys);
+        conf["prevResult"]["interfaces"][0]["name"] = bridge.into();
+        let gateway = format!("10.9.0.{number}/24");
+        conf["prevResult"]["ips"] = json!([{"address": address, "interface": 2}, {"address": gateway, "interface": 0}]);
+        conf
+    };
+    vec![
+        firewall::conf(json!({"backend": "iptables"})),
+        of_bridge(
+            "br0",
+            "10.1.0.3/24",
+            json!({"iptablesAdminChainName": "NOMAD-ADMIN", "ingressPolicy": "open"}),
+        ),
+        of_bridge("br0", "fd00::3/64", json!({"ingressPolicy": "same-bridge"})),
+        of_bridge("br0", "10.1.0.4/24", json!({"ingressPolicy": "isolated"})),
+        of_bridge("br1", "10.2.0.2/24", json!({"ingressPolicy": "isolated"})),
+        of_bridge("br1", "10.2.0.3/24", json!({"ingressPolicy": "same-bridge"})),
+    ]
+}
+
+/// Runs `steps` on every configuration, each with the suite that it names, and shows the tables after each. What an
+/// administrator had in FORWARD is there from the start.
+fn firewall_history(steps: &[(&str, bool)], reference: &Path) -> Option<Vec<String>> {
+    testkit::world(|w| {
+        let suite = Suite::install(w);
+        w.netns("a");
+        w.sh("iptables -A FORWARD -i lo -j DROP; ip6tables -P FORWARD DROP");
+        let mut history = Vec::new();
+        for (verb, by_reference) in steps {
+            for (number, conf) in firewall_confs().iter().enumerate() {
+                let bin = if *by_reference { reference } else { suite.bin() };
+                let (code, answer) = call(bin, "firewall", verb, &format!("eth{number}"), conf);
+                assert_eq!(code, Some(0), "{verb} by the reference: {by_reference}: {answer}");
+                history.push(format!("{verb} {answer}\n{}", filter(w)));
+            }
+        }
+        history
+    })
+}
+
+#[test]
+fn firewall_writes_the_same_rules() {
+    let Some(reference) = reference() else { return };
+    let history = |by_reference| {
+        let verbs = ["ADD", "ADD", "CHECK", "DEL", "DEL"];
+        firewall_history(&verbs.map(|verb| (verb, by_reference)), &reference).unwrap_or_default()
+    };
+    for (ours, theirs) in history(false).iter().zip(history(true)) {
+        assert_eq!(*ours, theirs);
+    }
+}
+
+#[test]
+fn firewall_understands_the_reference_and_is_understood() {
+    let Some(reference) = reference() else { return };
+    for ours_first in [true, false] {
+        let steps = [
+            ("ADD", !ours_first),
+            ("CHECK", ours_first),
+            ("ADD", ours_first),
+            ("DEL", ours_first),
+        ];
+        let history = firewall_history(&steps, &reference).unwrap_or_default();
+        let of_step = |step: usize| history.chunks(firewall_confs().len()).nth(step)?.last();
+        assert_eq!(of_step(0), of_step(2), "an ADD by the other changes nothing");
+        assert!(
+            of_step(3).is_none_or(|left| !left.contains("ACCEPT\n-A CNI-FORWARD -s")),
+            "{:?}",
+            of_step(3)
+        );
+        assert!(
+            of_step(3).is_none_or(|left| !left.contains("10.1.0.")),
+            "{:?}",
+            of_step(3)
+        );
+    }
 }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use testkit::{Reply, World, call_plugin, plugin_directory};
 
 /// A plugin directory in a test's world.
+#[derive(Clone)]
 pub(crate) struct Suite {
     bin: PathBuf,
 }

@@ -6,7 +6,7 @@ use crate::attributes::Attributes;
 use crate::connection::Request;
 use crate::expression::{Expression, expressions_attribute};
 use crate::message::NFTABLES;
-use crate::ruleset::{Chain, DataType, Element, Set, SetValue, Table};
+use crate::ruleset::{Chain, DataType, Element, Set, SetValue, Table, types};
 use crate::user_data::UserData;
 
 /// `enum nf_tables_msg_types`.
@@ -250,6 +250,12 @@ fn write_set(attributes: &mut Attributes, set: &Set, id: u32) {
         });
     }
     attributes.u32(10, id);
+    if set.key == [types::IFNAME] {
+        // NFTA_SET_USERDATA: NFTNL_UDATA_SET_KEYBYTEORDER, four bytes, BYTEORDER_HOST_ENDIAN of nft's datatype.h. nft shows
+        // a name backwards, which is nothing, where it is not told in which order it was written.
+        let byte_order = [&[0, 4][..], &1u32.to_ne_bytes()].concat();
+        attributes.bytes(13, &byte_order);
+    }
 }
 
 /// nft's number of a concatenation: six bits a field.
