@@ -138,3 +138,41 @@ impl io::Write for Hasher<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checks;
+
+    #[test]
+    fn only_what_is_listed_is_known() {
+        let check = checks::all()[0];
+        let known: KnownFailures = serde_json::from_value(serde_json::json!({
+            "of": { "plugin": "bridge", "prints": "v1" },
+            "failures": [{ "check": check.id, "plugins": ["bridge"], "reason": "it is old" }],
+        }))
+        .unwrap();
+        let outcome = |plugin: &str, verdict: Verdict| Outcome {
+            check,
+            plugin: plugin.to_owned(),
+            verdict,
+        };
+        let failed = || Verdict::Fail("it does not".to_owned());
+        for (plugin, verdict, with_list, without) in [
+            ("bridge", failed(), Meaning::Known, Meaning::Failure),
+            ("ptp", failed(), Meaning::Failure, Meaning::Failure),
+            ("bridge", Verdict::Pass, Meaning::UnexpectedPass, Meaning::Fine),
+            ("ptp", Verdict::Pass, Meaning::Fine, Meaning::Fine),
+            (
+                "bridge",
+                Verdict::NotApplicable("no kernel".to_owned()),
+                Meaning::Fine,
+                Meaning::Fine,
+            ),
+        ] {
+            let outcome = outcome(plugin, verdict);
+            assert_eq!(meaning(Some(&known), &outcome), with_list, "{outcome:?}");
+            assert_eq!(meaning(None, &outcome), without, "{outcome:?}");
+        }
+    }
+}

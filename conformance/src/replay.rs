@@ -314,3 +314,61 @@ pub fn unexplained(
     }
     unexplained
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_address_before() {
+        for (cidr, expected) in [
+            ("10.1.0.2/24", Some("10.1.0.1")),
+            ("10.1.1.0/16", Some("10.1.0.255")),
+            ("fd00::2/64", Some("fd00::1")),
+            ("0.0.0.0/0", None),
+            ("rubbish", None),
+        ] {
+            assert_eq!(
+                before(cidr).map(|address| address.to_string()).as_deref(),
+                expected,
+                "{cidr}"
+            );
+        }
+    }
+
+    fn transcript() -> Transcript {
+        let call = |plugin: &str| serde_json::json!({ "plugin": plugin, "env": { "CNI_COMMAND": "ADD" }, "stdin": "{}", "stdout": "", "exit": 0 });
+        let calls = [call("bridge"), call("loopback"), call("bridge")];
+        serde_json::from_value(serde_json::json!({ "note": "", "calls": calls })).unwrap()
+    }
+
+    #[test]
+    fn a_deviation_explains_what_it_names_and_nothing_else() {
+        let transcript = transcript();
+        let replayed = Replayed {
+            differences: (0..3).map(|index| (index, "otherwise".to_owned())).collect(),
+            ..Replayed::default()
+        };
+        let deviations: Vec<Deviation> = serde_json::from_value(serde_json::json!([
+            { "plugin": "loopback", "command": "ADD", "reason": "all of them" },
+            { "transcript": "t", "calls": [2], "plugin": "bridge", "command": "ADD", "reason": "this one" },
+            { "transcript": "t", "calls": [0], "plugin": "bridge", "command": "DEL", "reason": "not this one" },
+        ]))
+        .unwrap();
+        let mut used = BTreeSet::new();
+        let unexplained = unexplained(("t", &transcript), &replayed, &deviations, &mut used);
+        assert_eq!(unexplained, ["t, call 0 of bridge: otherwise"]);
+        assert_eq!(used, BTreeSet::from([0, 1]));
+    }
+
+    #[test]
+    fn every_transcript_of_the_project_can_be_read() {
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/transcripts");
+        let all = transcripts(&directory).unwrap();
+        assert!(all.len() > 50, "{}", all.len());
+        assert!(
+            all.values()
+                .all(|transcript| !transcript.calls.is_empty() && !transcript.note.is_empty())
+        );
+    }
+}

@@ -185,3 +185,57 @@ fn reason(verdict: &Verdict) -> Option<&str> {
         Verdict::Fail(reason) | Verdict::NotApplicable(reason) => Some(reason),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checks;
+
+    fn outcome(check: usize, plugin: &str, verdict: Verdict) -> Outcome {
+        Outcome {
+            check: checks::all()[check],
+            plugin: plugin.to_owned(),
+            verdict,
+        }
+    }
+
+    #[test]
+    fn a_table_of_checks_by_plugins_with_another_directory_beside() {
+        let failed = Verdict::Fail("it does not".to_owned());
+        let own = [
+            outcome(0, "bridge", Verdict::Pass),
+            outcome(0, "ptp", failed.clone()),
+            outcome(1, "ptp", Verdict::NotApplicable("no kernel".to_owned())),
+        ];
+        let other = [outcome(0, "bridge", failed), outcome(0, "ptp", Verdict::Pass)];
+        let mut report = Report {
+            outcomes: &own,
+            compared: None,
+            known: None,
+        };
+        let rows = |report: &Report| -> Vec<Vec<String>> {
+            let table = report.table();
+            table
+                .lines()
+                .map(|line| line.split_whitespace().map(str::to_owned).collect())
+                .collect()
+        };
+        let ids = [checks::all()[0].id, checks::all()[1].id];
+        assert_eq!(
+            rows(&report),
+            [
+                vec!["check", "bridge", "ptp"],
+                vec![ids[0], "ok", "FAIL"],
+                vec![ids[1], "-"]
+            ]
+        );
+        assert!(!report.is_good());
+        assert_eq!(report.summary(), "1 passed, 1 failed, 1 not applicable");
+        assert!(report.details().contains("it does not") && report.details().contains("no kernel"));
+
+        report.compared = Some(&other);
+        assert_eq!(rows(&report)[1], [ids[0], "ok|FAIL", "FAIL|ok"]);
+        assert_eq!(report.json()["results"][1]["compared"]["result"], "pass");
+        assert_eq!(report.json()["results"][1]["reason"], "it does not");
+    }
+}

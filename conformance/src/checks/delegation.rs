@@ -40,6 +40,11 @@ pub(super) const CHECKS: &[Check] = &[
         "ADD, CHECK and DEL reach the delegate",
         |bench| reaches(bench, "1.0.0", &["ADD", "CHECK", "DEL"]),
     ),
+    check(
+        "delegation/dns-is-passed-on",
+        "the dns of the delegate is in the result, unless the network has its own",
+        dns_passed_on,
+    ),
     check("delegation/gc", "GC reaches the delegate", |bench| {
         reaches(bench, "1.1.0", &["GC"])
     }),
@@ -233,4 +238,12 @@ fn del_without_namespace(bench: &Bench) -> Done {
     ipam.calling("DEL", &conf).run()?.silent()?;
     ipam.noted("env.DEL")?;
     Ok(())
+}
+
+fn dns_passed_on(bench: &Bench) -> Done {
+    let dns = json!({ "nameservers": ["192.0.2.53"], "search": ["a.example"] });
+    let answer = GIVES.replace("\"ips\"", &format!("\"dns\":{dns},\"ips\""));
+    let ipam = Ipam::new(bench, "1.0.0", &answer)?;
+    let result = ipam.call("ADD")?.result()?;
+    same("dns", &result["dns"], &dns)
 }
