@@ -196,7 +196,7 @@ mod tests {
             assert_eq!(found, [one.clone(), two.clone()]);
             fs::remove_file(file_of(&one).with_file_name("eth0.is-being-written")).unwrap();
             forget(&one).unwrap();
-            assert_eq!(attachments().unwrap(), [two.clone()]);
+            assert_eq!(attachments().unwrap(), std::slice::from_ref(&two));
             forget(&two).unwrap();
             forget(&two).unwrap();
             assert!(!Path::new(DIRECTORY).exists());
