@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::{Bench, Check, Done, Plugins, Source, Stop, ensure, same, with};
+use super::{Bench, Check, Done, Kind, Plugins, Source, Specimen, Stop, ensure, same, with};
 use crate::call::{Call, Reply};
 use crate::host::{FILES, PLUGINS};
 use crate::state::State;
@@ -85,7 +85,12 @@ const DIRECTORY: &str = "/run/conformance/files/ipam";
 
 impl<'a> Ipam<'a> {
     fn new(bench: &'a Bench, version: &str, answer: &str) -> Result<Ipam<'a>, Stop> {
-        if !["bridge", "ptp", "macvlan", "ipvlan", "vlan", "dummy"].contains(&bench.plugin) {
+        let known = ["bridge", "ptp", "macvlan", "ipvlan", "vlan", "dummy"].contains(&bench.plugin);
+        let told = bench
+            .given
+            .get(bench.plugin)
+            .is_some_and(|conf| conf.get("ipam").is_some());
+        if !known && (!told || Specimen::of(bench)?.kind != Kind::Interface) {
             return Err(Stop::NotApplicable("not a plugin that is known to delegate".to_owned()));
         }
         let mut conf = bench.prepare("c1", version)?;
