@@ -9,7 +9,6 @@ use std::thread;
 
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
-use serde_json::Value;
 
 /// Where the plugins under test are found in every host, wherever they are on the machine.
 pub const PLUGINS: &str = "/run/conformance/plugins";
@@ -141,18 +140,6 @@ impl Host {
         }
         let told = format!("{} {stdout}{}", output.status, String::from_utf8_lossy(&output.stderr));
         Err(failed(format!("`{script}`"))(io::Error::other(told.trim().to_owned())))
-    }
-
-    /// What a program such as `ip -j` prints, as a value; null where it prints nothing.
-    ///
-    /// # Errors
-    /// The program fails or prints something else.
-    pub fn json(&self, script: &str) -> Result<Value, HostError> {
-        let text = self.sh(script)?;
-        if text.is_empty() {
-            return Ok(Value::Null);
-        }
-        serde_json::from_str(&text).map_err(|e| failed(script)(io::Error::from(e)))
     }
 
     /// Makes a network namespace and returns its path.
