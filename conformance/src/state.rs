@@ -63,7 +63,8 @@ impl State {
 /// Lines as a set in which the same line twice is two.
 fn numbered(text: &str) -> BTreeSet<String> {
     let mut lines = BTreeSet::new();
-    for line in text.lines().map(str::trim).filter(|line| line.len() > 1) {
+    let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+    for line in text.lines().map(words).filter(|line| line.len() > 1) {
         let copies = (1..).find(|copy| lines.insert(format!("{line} #{copy}")));
         debug_assert!(copies.is_some());
     }
