@@ -7,7 +7,7 @@
 
 use std::fs;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 
@@ -25,6 +25,8 @@ use report::Row;
 use scenario::{Scenario, Work};
 use site::{Costs, Site};
 use world::World;
+
+use crate::host::PLUGINS;
 
 /// What went wrong, in words: a benchmark that cannot go on is for people to repair.
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -133,14 +135,14 @@ impl Bench {
     fn prepare(scenario: Scenario, directories: &[PathBuf]) -> Result<Bench, Failure> {
         let mut sites = Vec::new();
         for directory in directories {
-            let world = World::new()?;
+            let world = World::new(directory)?;
             // What iptables holds is the same whoever writes it, and some take a quarter of an hour for it.
             let publisher = match (scenario.before.mappings, directories.first()) {
                 (Some(("iptables", _)), Some(first)) => first.clone(),
                 _ => directory.clone(),
             };
-            let (directory, wanted) = (directory.clone(), scenario.clone());
-            let site = world.run(move || Site::prepare(&directory, &publisher, &wanted))?;
+            let wanted = scenario.clone();
+            let site = world.run(move || Site::prepare(Path::new(PLUGINS), &publisher, &wanted))?;
             sites.push((world, Arc::new(Mutex::new(site))));
         }
         Ok(Bench {
@@ -186,7 +188,8 @@ impl Bench {
             match outcome {
                 Ok(parts) => costs.push(parts),
                 Err(e) => {
-                    self.failure = Some(format!("{}: {e}", self.scenario.name));
+                    let name = self.scenario.name.as_str();
+                    self.failure = Some(format!("{name}, directory {}: {e}", directory + 1));
                     return Vec::new();
                 }
             }

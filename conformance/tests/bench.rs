@@ -108,7 +108,7 @@ fn a_scenario_that_fails_is_named_and_has_no_cost() {
         w.sh(&format!("rm -r {directory}"));
         assert!(success, "{progress}");
         assert!(
-            table.contains("failed: loopback: ") && table.contains("broken on purpose"),
+            table.contains("failed: loopback, directory 1: ") && table.contains("broken on purpose"),
             "{table}"
         );
         assert!(!table.contains("| loopback "), "{table}");

@@ -1,18 +1,13 @@
 //! A private node for each directory of plugins, so that the rules and links of one cost the other nothing.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::mpsc;
 use std::thread;
 
-use nix::mount::{MsFlags, mount};
-use nix::sched::{CloneFlags, unshare};
-
 use super::Failure;
-use super::call::shell;
+use crate::host::with_host;
 
-/// A network and a mount namespace of their own, in which /run, /var/lib/cni and /sys are new. They belong to a thread
-/// that does what it is sent, and vanish with it; nothing of the machine changes.
+/// A private host that does what it is sent, and vanishes with this value; nothing of the machine changes.
 pub(super) struct World {
     jobs: mpsc::Sender<Job>,
 }
@@ -20,16 +15,23 @@ pub(super) struct World {
 type Job = Box<dyn FnOnce() + Send>;
 
 impl World {
+    /// A new host that has the plugins of this directory.
+    ///
     /// # Errors
-    /// Namespaces cannot be made, or not be filled: without root, for example.
-    pub(super) fn new() -> Result<World, Failure> {
+    /// It cannot be made: without root, for example.
+    pub(super) fn new(plugins: &Path) -> Result<World, Failure> {
         let (jobs, todo) = mpsc::channel::<Job>();
         let (entered, outcome) = mpsc::channel();
+        let plugins = plugins.to_owned();
         thread::Builder::new().name("world".to_owned()).spawn(move || {
-            let entry = enter();
-            let is_in = entry.is_ok();
-            if entered.send(entry).is_ok() && is_in {
+            let is_in = entered.clone();
+            let host = with_host(&plugins, |_| {
+                // Whoever waits for it cannot have gone away, here and below.
+                let _ = is_in.send(Ok(()));
                 todo.into_iter().for_each(|job| job());
+            });
+            if let Err(e) = host {
+                let _ = entered.send(Err(e));
             }
         })?;
         outcome.recv()??;
@@ -53,34 +55,4 @@ impl World {
             .map_err(|_| "a private world has ended")?;
         outcome.recv().map_err(|_| "a private world has ended")?
     }
-}
-
-fn enter() -> Result<(), Failure> {
-    let before = own_namespaces()?;
-    unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWNET)
-        .map_err(|e| format!("no private network and mount namespace ({e}): benchmarks need root"))?;
-    // Nothing below may ever happen to the machine itself.
-    if before.iter().zip(&own_namespaces()?).any(|(was, is)| was == is) {
-        return Err("still in the machine's namespaces, nothing was done".into());
-    }
-    let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
-    mount(None::<&str>, "/", None::<&str>, private, None::<&str>)?;
-    mount_new("tmpfs", "/run")?;
-    mount_new("sysfs", "/sys")?;
-    // Where there is no /var/lib/cni it must not be made on the machine, but in an empty /var/lib of our own.
-    let state = Path::new("/var/lib/cni");
-    mount_new("tmpfs", if state.is_dir() { "/var/lib/cni" } else { "/var/lib" })?;
-    fs::create_dir_all(state)?;
-    shell("ip link set lo up")
-}
-
-fn mount_new(kind: &str, target: &str) -> Result<(), Failure> {
-    mount(Some(kind), target, Some(kind), MsFlags::empty(), None::<&str>)
-        .map_err(|e| format!("mount {kind} on {target}: {e}").into())
-}
-
-/// Those of this thread: /proc/self would show the first thread's.
-fn own_namespaces() -> Result<[PathBuf; 2], Failure> {
-    let own = |kind| fs::read_link(format!("/proc/thread-self/ns/{kind}"));
-    Ok([own("net")?, own("mnt")?])
 }
