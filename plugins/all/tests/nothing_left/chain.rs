@@ -25,7 +25,7 @@ impl Chain {
         }
     }
 
-    /// What most nodes run: a bridge with addresses of both families, masquerade, and published ports.
+    /// What most nodes run: a bridge with addresses of both families, masquerade, firewall, and published ports.
     pub(crate) fn published(backend: &'static str, port: u16) -> Chain {
         let mappings = json!([
             { "hostPort": port, "containerPort": 80, "protocol": "tcp" },
@@ -38,7 +38,8 @@ impl Chain {
         let mut bridge = bridge();
         bridge["ipMasq"] = json!(true);
         bridge["ipMasqBackend"] = json!(backend);
-        Chain::new(backend, vec![bridge, portmap])
+        let firewall = json!({ "type": "firewall", "backend": backend });
+        Chain::new(backend, vec![bridge, firewall, portmap])
     }
 
     pub(crate) fn bridge_alone() -> Chain {

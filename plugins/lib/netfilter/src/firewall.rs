@@ -66,17 +66,21 @@ impl Policy {
 ///
 /// Code 11 when others kept changing the ruleset; otherwise what the kernel said.
 pub fn add(backend: Backend, attachment: &Attachment, policy: &Policy) -> Result<()> {
-    match backend {
-        _ if policy.is_nothing() => del(attachment, &[]),
+    let added = match backend {
+        _ if policy.is_nothing() => return del(attachment, &[]),
+        // Nothing of an earlier `add` with the other backend may stay.
         Backend::Iptables => {
-            iptables::firewall::add(attachment, policy)?;
-            nftables::firewall::del(attachment)
+            iptables::firewall::add(attachment, policy).and_then(|()| nftables::firewall::del(attachment))
         }
         Backend::Nftables => {
-            nftables::firewall::add(attachment, policy)?;
-            iptables::firewall::del(attachment, &[])
+            nftables::firewall::add(attachment, policy).and_then(|()| iptables::firewall::del(attachment, &[]))
         }
-    }
+    };
+    added.inspect_err(|_| {
+        if let Err(e) = del(attachment, &[]) {
+            log::warn!("addresses of {attachment} stay accepted: {e}");
+        }
+    })
 }
 
 /// Compares what the kernel holds for the attachment with what [`add`] would write.
