@@ -899,3 +899,31 @@ fn an_add_asks_little_of_the_kernel() {
         assert!(requests <= 8 && programs == 0, "{requests} {programs}");
     });
 }
+
+#[test]
+fn two_networks_with_a_default_route_each() {
+    testkit::world(|w| {
+        let node = Node::new(w);
+        let netns = w.netns("a");
+        let network = |n: u8| {
+            let ranges = json!([[{ "subnet": format!("10.{n}.0.0/24") }], [{ "subnet": format!("fd0{n}::/64") }]]);
+            let ipam = json!({ "type": "host-local", "ranges": ranges, "routes": [{ "dst": "0.0.0.0/0" }, { "dst": "::/0" }] });
+            conf(json!({ "name": format!("net{n}"), "bridge": format!("cni{n}"), "ipam": ipam }))
+        };
+        let call = |verb: &str, n: u8, conf: &Value| {
+            node.suite
+                .call("bridge", verb, "a", &netns, &format!("eth{n}"), &conf.to_string())
+        };
+        let results: Vec<Value> = (1..=2).map(|n| call("ADD", n, &network(n)).success()).collect();
+        for (n, result) in (1..=2).zip(&results) {
+            let mut conf = network(n);
+            conf["prevResult"] = result.clone();
+            call("CHECK", n, &conf).silent();
+        }
+        call("DEL", 1, &network(1)).silent();
+        let mut conf = network(2);
+        conf["prevResult"] = results[1].clone();
+        call("CHECK", 2, &conf).silent();
+        w.sh_in("a", "ping -c1 -W2 10.2.0.1; ping -6 -c1 -W2 fd02::1");
+    });
+}

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use cni_types::Cidr;
 use libc::{RTM_DELROUTE, RTM_GETROUTE, RTM_NEWROUTE};
-use netlink_packet_core::{Emitable, NLM_F_CREATE, NLM_F_EXCL};
+use netlink_packet_core::{Emitable, NLM_F_CREATE};
 use netlink_packet_route::AddressFamily;
 use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteMetric, RouteProtocol, RouteScope, RouteType,
@@ -40,14 +40,14 @@ pub enum Family {
     V6,
 }
 
-/// A route as the kernel has it.
+/// A route as the kernel has it. One with several next hops is as many routes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Route {
     /// Where it leads: `0.0.0.0/0` or `::/0` for a default route.
     pub dst: Cidr,
-    /// The next hop; of several, the first.
+    /// The next hop.
     pub gateway: Option<IpAddr>,
-    /// The index of the link; of several, the first.
+    /// The index of the link.
     pub oif: Option<u32>,
     /// The table: 254 is main, 255 local.
     pub table: u32,
@@ -131,10 +131,12 @@ impl NewRoute {
 }
 
 impl Net {
-    /// Adds a route, with protocol `boot`, as `ip route` and the reference do.
+    /// Adds a route, with protocol `boot`, as `ip route` and the reference do. Beside another route of this destination and
+    /// metric it takes the first place for IPv4, and shares the traffic for IPv6: a container on two networks has a default
+    /// route of each.
     ///
     /// # Errors
-    /// The kernel refuses it; [`crate::Error::is_exists`] where the table has a route of this destination and metric.
+    /// The kernel refuses it; [`crate::Error::is_exists`] where the table has this very route.
     pub fn add_route(&mut self, route: &NewRoute) -> Result<()> {
         let mut request = route
             .message()
@@ -142,7 +144,7 @@ impl Net {
         request.header.protocol = RouteProtocol::Boot;
         request.header.scope = RouteScope::from(route.scope.unwrap_or(u8::from(RouteScope::Universe)));
         self.socket
-            .change(RTM_NEWROUTE, NLM_F_CREATE | NLM_F_EXCL, &request)
+            .change(RTM_NEWROUTE, NLM_F_CREATE, &request)
             .map_err(|failure| failure.of("add route to", self.described(route)))
     }
 
@@ -168,8 +170,9 @@ impl Net {
     /// # Errors
     /// The kernel refuses the request, or the list changed at every one of many attempts.
     pub fn routes(&mut self, family: Family, filter: RouteFilter) -> Result<Vec<Route>> {
-        match self.socket.dump(RTM_GETROUTE, &filter.request(family), &decode) {
-            Ok(mut routes) => {
+        match self.socket.dump(RTM_GETROUTE, &filter.request(family), &decode_paths) {
+            Ok(routes) => {
+                let mut routes: Vec<Route> = routes.into_iter().flatten().collect();
                 // Kernels without strict checking do not filter, and one without the family lists all others.
                 routes.retain(|route| Family::of(route.dst.address()) == family && filter.matches(route));
                 Ok(routes)
@@ -293,8 +296,13 @@ impl RouteFilter {
     }
 }
 
-/// Decodes `RTM_NEWROUTE`. A route that is neither IPv4 nor IPv6 is skipped.
+/// Decodes `RTM_NEWROUTE`: of a route with several next hops the first.
 pub(crate) fn decode(payload: &[u8]) -> Result<Option<Route>, Failure> {
+    Ok(decode_paths(payload)?.and_then(|paths| paths.into_iter().next()))
+}
+
+/// Decodes `RTM_NEWROUTE` to one route for each next hop. A route that is neither IPv4 nor IPv6 is skipped.
+fn decode_paths(payload: &[u8]) -> Result<Option<Vec<Route>>, Failure> {
     let header = RouteHeader::parse(payload).map_err(|_| Failure::malformed("route header"))?;
     let family = match header.address_family {
         AddressFamily::Inet => Family::V4,
@@ -315,6 +323,7 @@ pub(crate) fn decode(payload: &[u8]) -> Result<Option<Route>, Failure> {
         mtu: None,
         advmss: None,
     };
+    let mut multipath = None;
     for attribute in attributes(payload.get(header.buffer_len()..).unwrap_or_default()) {
         let attribute = attribute?;
         match attribute.kind {
@@ -326,11 +335,14 @@ pub(crate) fn decode(payload: &[u8]) -> Result<Option<Route>, Failure> {
             RTA_PREFSRC => route.source = Some(attribute.ip()?),
             RTA_TABLE => route.table = attribute.u32()?,
             RTA_METRICS => metrics(attribute.value, &mut route)?,
-            RTA_MULTIPATH => first_of_many(&attribute, &mut route)?,
+            RTA_MULTIPATH => multipath = Some(attribute),
             _ => next_hop(&attribute, &mut route)?,
         }
     }
-    Ok(Some(route))
+    match multipath {
+        Some(hops) => next_hops(&hops, &route).map(Some),
+        None => Ok(Some(vec![route])),
+    }
 }
 
 fn next_hop(attribute: &Attribute<'_>, route: &mut Route) -> Result<(), Failure> {
@@ -344,17 +356,25 @@ fn next_hop(attribute: &Attribute<'_>, route: &mut Route) -> Result<(), Failure>
     Ok(())
 }
 
-/// Takes in the first `struct rtnexthop` of a route with several: length, flags, hops, index, attributes.
-fn first_of_many(multipath: &Attribute<'_>, route: &mut Route) -> Result<(), Failure> {
+/// Takes in every `struct rtnexthop` of a route: length, flags, hops, index, attributes.
+fn next_hops(multipath: &Attribute<'_>, route: &Route) -> Result<Vec<Route>, Failure> {
     let malformed = || multipath.malformed();
-    let head = multipath.value.first_chunk::<NEXT_HOP_LEN>().ok_or_else(malformed)?;
-    let [len_low, len_high, _, _, index @ ..] = *head;
-    route.oif = Some(u32::from_ne_bytes(index));
-    let length = usize::from(u16::from_ne_bytes([len_low, len_high]));
-    for attribute in attributes(multipath.value.get(NEXT_HOP_LEN..length).ok_or_else(malformed)?) {
-        next_hop(&attribute?, route)?;
+    let mut paths = Vec::new();
+    let mut rest = multipath.value;
+    while let Some(head) = rest.first_chunk::<NEXT_HOP_LEN>() {
+        let [len_low, len_high, _, _, index @ ..] = *head;
+        let mut path = Route {
+            oif: Some(u32::from_ne_bytes(index)),
+            ..*route
+        };
+        let length = usize::from(u16::from_ne_bytes([len_low, len_high]));
+        for attribute in attributes(rest.get(NEXT_HOP_LEN..length).ok_or_else(malformed)?) {
+            next_hop(&attribute?, &mut path)?;
+        }
+        paths.push(path);
+        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
     }
-    Ok(())
+    if paths.is_empty() { Err(malformed()) } else { Ok(paths) }
 }
 
 fn metrics(bytes: &[u8], route: &mut Route) -> Result<(), Failure> {
