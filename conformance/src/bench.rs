@@ -49,7 +49,7 @@ const WARM_UP: usize = 2;
 
 /// The benchmark's own processes: it starts itself to measure a plugin from close by, and to make connections.
 /// Returns how such a process ended, and `None` for arguments of people.
-pub fn helper(arguments: &[&str]) -> Option<Result<ExitCode, Failure>> {
+pub fn own_process(arguments: &[&str]) -> Option<Result<ExitCode, Failure>> {
     match arguments {
         [call::MEASURE, notes, plugin] => Some(call::measure(notes.as_ref(), plugin.as_ref()).map(ExitCode::from)),
         [connections::SERVE] => Some(connections::serve().map(|()| ExitCode::SUCCESS)),

@@ -25,7 +25,7 @@ and mount namespaces of its own. Memory below some 2 MiB is that of the measurin
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let outcome = bench::helper(&arguments).unwrap_or_else(|| for_people(&arguments));
+    let outcome = bench::own_process(&arguments).unwrap_or_else(|| for_people(&arguments));
     outcome.unwrap_or_else(|e| {
         // There is nobody left to tell if standard error is closed.
         let _ = writeln!(io::stderr(), "{e}");
