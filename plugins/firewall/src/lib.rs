@@ -33,14 +33,15 @@ impl Plugin for Firewall {
 
     fn add(cx: &Add<Config>, undo: &mut Undo) -> Result<CniResult> {
         let (config, attachment) = (cx.config(), cx.attachment());
-        firewall::add(config.backend, attachment, &config.policy)?;
+        // Before they begin: of several families or addresses some may be there already when the next one fails.
         let owner = attachment.clone();
         undo.push("firewall rules", move || firewall::del(&owner, &[]));
+        firewall::add(config.backend, attachment, &config.policy)?;
         match config.keeper {
             Keeper::Firewalld => {
-                sources::add(attachment, &config.zone, &config.policy.addresses)?;
                 let owner = attachment.clone();
                 undo.push("firewalld's sources", move || sources::del(&owner, None));
+                sources::add(attachment, &config.zone, &config.policy.addresses)?;
             }
             Keeper::Rules => sources::del(attachment, None)?,
         }
