@@ -71,7 +71,7 @@ impl<'a> Node<'a> {
     /// Asserts that nothing of any container is left: no veth, no address held, no interface in `container`.
     #[track_caller]
     pub(crate) fn assert_clean(&self, container: &str) {
-        assert_eq!(self.w.sh("ip -o link show type veth"), "");
+        assert_eq!(self.w.sh_until_silent("ip -o link show type veth"), "");
         assert_eq!(self.reservations(), "");
         assert_eq!(
             self.w.sh_in(

@@ -89,7 +89,7 @@ impl<'a> Chain<'a> {
     /// Asserts that nothing of any container is left, whatever backend could hold it.
     #[track_caller]
     fn assert_clean(&self) {
-        assert_eq!(self.w.sh("ip -o link show type veth"), "");
+        assert_eq!(self.w.sh_until_silent("ip -o link show type veth"), "");
         let held = self
             .w
             .sh("find /var/lib/cni/networks -type f ! -path '*/.ferrule/*' ! -name lock ! -name 'last_reserved_ip.*'");

@@ -82,7 +82,7 @@ impl<'a> Node<'a> {
         let left = "ip -o link show type veth | grep -v ' up' || true; ip route | grep 10.1. || true
                     (iptables-save; ip6tables-save; nft list ruleset) 2>/dev/null | grep -e CNI- -e 10.1.0 -e fd00:1: || true
                     ls /var/lib/cni/networks/net 2>/dev/null | grep -v -e lock -e last_reserved_ip || true";
-        assert_eq!(self.w.sh(left), "");
+        assert_eq!(self.w.sh_until_silent(left), "");
     }
 }
 

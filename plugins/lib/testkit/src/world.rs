@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
@@ -100,6 +101,19 @@ impl World {
             output.status
         );
         stdout.trim().to_owned()
+    }
+
+    /// Like [`World::sh`], again and again until it prints nothing, and for twenty seconds at most. For what the kernel does in
+    /// its own time, such as taking away the links of a namespace that was deleted.
+    pub fn sh_until_silent(&self, script: &str) -> String {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            let said = self.sh(script);
+            if said.is_empty() || Instant::now() > deadline {
+                return said;
+            }
+            thread::yield_now();
+        }
     }
 
     /// Runs a shell script in this world and returns how it ended.
