@@ -207,13 +207,16 @@ impl State {
     }
 }
 
-/// The output of `ip -o`, less the numbers of interfaces, which are never used twice.
+/// The output of `ip -o`, less the numbers of interfaces, which are never used twice, and less what the kernel does to a link
+/// in its own time: it finds that there is a carrier, and gives it link-local addresses and the routes for those. A link
+/// that is left is seen by its own line.
 fn read_network(place: &str, text: &str, lines: &mut BTreeSet<String>) {
-    for line in text.lines().filter(|line| !line.is_empty()) {
+    let in_its_own_time = |line: &str| line.contains(" fe80:") || line.contains(" ff00::/8 ");
+    for line in text.lines().filter(|line| !line.is_empty() && !in_its_own_time(line)) {
         let (first, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
         let line = match first.ends_with(':') {
             _ if ["vlan", "sysctl"].contains(&first) => line.to_owned(),
-            true if rest.contains(": <") => format!("link {rest}"),
+            true if rest.contains(": <") => format!("link {}", without_carrier(rest)),
             true if rest.trim_start().starts_with("from ") => format!("rule {line}"),
             true => format!("address {rest}"),
             false => format!("route {line}"),
@@ -223,6 +226,13 @@ fn read_network(place: &str, text: &str, lines: &mut BTreeSet<String>) {
             line.split_whitespace().collect::<Vec<_>>().join(" ")
         ));
     }
+}
+
+fn without_carrier(link: &str) -> String {
+    let link = link.replace("<NO-CARRIER,", "<").replace(",LOWER_UP", "");
+    let (start, state) = link.split_once(" state ").unwrap_or((&link, ""));
+    let after = state.split_once(' ').map_or("", |(_, after)| after);
+    format!("{start} {after}")
 }
 
 fn read_ruleset(json: &str, lines: &mut BTreeSet<String>) {
