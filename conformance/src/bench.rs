@@ -36,9 +36,9 @@ pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 pub struct Options {
     /// One or two directories of plugins.
     pub directories: Vec<PathBuf>,
-    /// How often each scenario is made with each directory, besides two rounds that are not counted.
+    /// How often each scenario is made with each directory, besides those that are not counted.
     pub rounds: usize,
-    /// Only scenarios whose name contains this.
+    /// Only the scenario of this name, or those whose name contains it.
     pub only: String,
     /// Where to write the figures as JSON.
     pub json: Option<PathBuf>,
@@ -76,29 +76,18 @@ pub fn run(options: &Options, progress: &mut dyn Write) -> Result<String, Failur
         .filter(|scenario| !scenario.work.plugins().is_empty())
         .collect();
     let before = surroundings(&names, options.rounds);
-    let mut benches = Vec::new();
-    for scenario in scenarios {
-        writeln!(progress, "preparing {}", scenario.name)?;
-        benches.push(Bench::prepare(scenario, &options.directories)?);
-    }
-    let total = WARM_UP + options.rounds;
-    for round in 0..total {
-        writeln!(progress, "round {} of {total}", round + 1)?;
-        for bench in benches.iter_mut().filter(|bench| round % bench.scenario.every == 0) {
-            bench.round(round >= WARM_UP || bench.scenario.every > 1);
-        }
-    }
-    if call::program("strace".as_ref()).arg("-V").output().is_ok() {
-        writeln!(progress, "counting system calls")?;
-        benches.iter_mut().for_each(Bench::count);
-    } else {
+    let traces = call::program("strace".as_ref()).arg("-V").output().is_ok();
+    if !traces {
         writeln!(progress, "strace is missing: no programs and system calls are counted")?;
     }
-    let failures: String = benches
-        .iter()
-        .filter_map(|bench| bench.failure.as_ref().map(|e| format!("\nfailed: {e}\n")))
-        .collect();
-    let rows: Vec<Row> = benches.into_iter().flat_map(|bench| bench.rows).collect();
+    let mut benches = Vec::new();
+    for (n, scenario) in scenarios.iter().enumerate() {
+        writeln!(progress, "{} of {}: {}", n + 1, scenarios.len(), scenario.name)?;
+        benches.push(Bench::measure(scenario, options, traces)?);
+    }
+    let failed = |(_, failure): &(_, Option<String>)| failure.as_ref().map(|e| format!("\nfailed: {e}\n"));
+    let failures: String = benches.iter().filter_map(failed).collect();
+    let rows: Vec<Row> = benches.into_iter().flat_map(|(rows, _)| rows).collect();
     if let Some(path) = &options.json {
         let whole = report::json(
             &rows,
@@ -127,11 +116,25 @@ struct Bench {
     scenario: Scenario,
     sites: Vec<(World, Arc<Mutex<Site>>)>,
     rows: Vec<Row>,
-    /// Why it is not made any more.
+    /// Why it is not made any more, if it is not.
     failure: Option<String>,
 }
 
 impl Bench {
+    /// Measures a scenario from its first round to its last. In turn with the others, each round would find the processor's
+    /// caches full of what others did, which costs a small program more than a large one.
+    fn measure(scenario: &Scenario, options: &Options, traces: bool) -> Result<(Vec<Row>, Option<String>), Failure> {
+        let mut bench = Bench::prepare(scenario.clone(), &options.directories)?;
+        let warm_up = WARM_UP.div_ceil(scenario.every);
+        for round in 0..warm_up + options.rounds.div_ceil(scenario.every) {
+            bench.round(round >= warm_up);
+        }
+        if traces {
+            bench.count();
+        }
+        Ok((bench.rows, bench.failure))
+    }
+
     fn prepare(scenario: Scenario, directories: &[PathBuf]) -> Result<Bench, Failure> {
         let mut sites = Vec::new();
         for directory in directories {

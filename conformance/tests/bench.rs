@@ -1,4 +1,4 @@
-//! cni-bench measures what works, says what does not, and leaves nothing behind. How long anything takes is not tested. The
+//! `cni-conformance bench` measures what works, says what does not, and leaves nothing behind. How long anything takes is not tested. The
 //! plugins are those in `FERRULE_BIN` (default: dist/bin, where `scripts/build` puts them).
 #![allow(
     clippy::disallowed_methods,
@@ -25,9 +25,10 @@ fn plugins() -> PathBuf {
     directory
 }
 
-/// Runs cni-bench and returns whether it succeeded, its output and its errors.
-fn cni_bench(arguments: &[&str]) -> (bool, String, String) {
-    let output = Command::new(env!("CARGO_BIN_EXE_cni-bench"))
+/// Runs `cni-conformance bench` and returns whether it succeeded, its output and its errors.
+fn bench(arguments: &[&str]) -> (bool, String, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_cni-conformance"))
+        .arg("bench")
         .args(arguments)
         .output()
         .unwrap();
@@ -37,19 +38,25 @@ fn cni_bench(arguments: &[&str]) -> (bool, String, String) {
 
 #[test]
 fn help_goes_to_standard_output_and_mistakes_do_not() {
-    let (success, stdout, stderr) = cni_bench(&["--help"]);
+    let (success, stdout, stderr) = bench(&["--help"]);
     assert!(
-        success && stdout.contains("usage: cni-bench") && stderr.is_empty(),
+        success && stdout.contains("usage: cni-conformance bench") && stderr.is_empty(),
         "{stdout}{stderr}"
     );
     for (arguments, problem) in [
-        (&[][..], "usage: cni-bench"),
-        (&["a", "b", "c"], "usage: cni-bench"),
-        (&["--fast", "a"], "unknown option --fast"),
-        (&["a", "--rounds"], "--rounds needs a value"),
-        (&["a", "--rounds", "many"], "--rounds: invalid digit"),
+        (&[][..], "--plugins is missing"),
+        (&["--plugins", "a", "b"], "unexpected argument \"b\""),
+        (&["--fast", "a"], "invalid option '--fast'"),
+        (
+            &["--plugins", "a", "--rounds"],
+            "missing argument for option '--rounds'",
+        ),
+        (
+            &["--plugins", "a", "--rounds", "many"],
+            "cannot parse argument \"many\"",
+        ),
     ] {
-        let (success, stdout, stderr) = cni_bench(arguments);
+        let (success, stdout, stderr) = bench(arguments);
         assert!(
             !success && stdout.is_empty() && stderr.contains(problem),
             "{arguments:?}: {stderr}"
@@ -63,8 +70,21 @@ fn both_directories_are_measured_in_every_part() {
         let (plugins, json) = (plugins(), w.tmp().join("figures.json"));
         let (plugins, json) = (plugins.to_str().unwrap(), json.to_str().unwrap());
         let only = ["--only", "bridge+portmap, nftables against"];
-        let arguments = [&only[..], &["--rounds", "2", "--json", json, plugins, plugins]].concat();
-        let (success, table, progress) = cni_bench(&arguments);
+        let arguments = [
+            &only[..],
+            &[
+                "--rounds",
+                "2",
+                "--report",
+                json,
+                "--plugins",
+                plugins,
+                "--compare",
+                plugins,
+            ],
+        ]
+        .concat();
+        let (success, table, progress) = bench(&arguments);
         assert!(success, "{progress}");
         assert!(!table.contains("failed"), "{table}");
         assert!(table.contains("B/A"), "{table}");
@@ -104,7 +124,7 @@ fn a_scenario_that_fails_is_named_and_has_no_cost() {
             "install -m 755 {}/draft {directory}/loopback",
             w.tmp().display()
         ));
-        let (success, table, progress) = cni_bench(&["--rounds", "1", "--only", "loopback", &directory]);
+        let (success, table, progress) = bench(&["--rounds", "1", "--only", "loopback", "--plugins", &directory]);
         w.sh(&format!("rm -r {directory}"));
         assert!(success, "{progress}");
         assert!(

@@ -61,7 +61,7 @@ pub(super) fn call(
     input: &Value,
     observer: Observer,
 ) -> Result<(Value, Cost), Failure> {
-    let notes = format!("/run/cni-bench.{:?}", std::thread::current().id());
+    let notes = format!("/run/conformance/cost.{:?}", std::thread::current().id());
     let mut command = match observer {
         Observer::None => program(plugin),
         Observer::Clock => {

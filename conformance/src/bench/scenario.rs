@@ -15,7 +15,7 @@ pub(super) struct Scenario {
     pub(super) second: Option<Work>,
     /// What exists before.
     pub(super) before: Before,
-    /// It is done in every so many rounds.
+    /// It is done in one of so many rounds.
     pub(super) every: usize,
 }
 
@@ -69,7 +69,7 @@ pub(super) const NETWORK: &str = "bench";
 /// The first host port that a chain publishes, TCP.
 pub(super) const HOST_PORT: u16 = 18080;
 
-/// All scenarios whose name contains `only`, with the plugins that each directory has: `exists` says which.
+/// The scenario called `only`, or else all whose name contains it, with the plugins that each directory has: `exists` says which.
 pub(super) fn all(only: &str, exists: impl Fn(&str) -> bool) -> Vec<Scenario> {
     let mut all = vec![
         quiet("VERSION", Work::Version),
@@ -105,7 +105,8 @@ pub(super) fn all(only: &str, exists: impl Fn(&str) -> bool) -> Vec<Scenario> {
             work.keep(&exists);
         }
     }
-    all.retain(|scenario| scenario.name.contains(only));
+    let is_a_name = all.iter().any(|scenario| scenario.name == only);
+    all.retain(|scenario| scenario.name == only || !is_a_name && scenario.name.contains(only));
     all
 }
 
@@ -200,7 +201,7 @@ fn ipam() -> Value {
 }
 
 fn bridge(own: Value) -> Chain {
-    let mut conf = json!({"bridge": "cni-bench0", "isGateway": true, "ipam": ipam()});
+    let mut conf = json!({"bridge": "bench0", "isGateway": true, "ipam": ipam()});
     if let (Some(conf), Value::Object(own)) = (conf.as_object_mut(), own) {
         conf.extend(own);
     }
@@ -302,6 +303,7 @@ mod tests {
         names.dedup();
         assert_eq!(names.len(), total);
         assert!(all("host-local", |_| true).len() >= 5);
+        assert_eq!(all("bridge", |_| true).len(), 1);
         assert!(all("no such thing", |_| true).is_empty());
     }
 }

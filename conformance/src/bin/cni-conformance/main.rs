@@ -1,6 +1,9 @@
-//! `cni-conformance`: judges a directory of CNI plugins.
+//! `cni-conformance`: judges a directory of CNI plugins, and measures it.
+
+mod bench;
 
 use std::collections::BTreeSet;
+use std::env;
 use std::fs;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -18,6 +21,7 @@ const USAGE: &str = "\
 cni-conformance: judges the CNI plugins of a directory by the specification, and by what users rely on
 
 usage: cni-conformance --plugins DIR [OPTION]...
+       cni-conformance bench --plugins DIR [OPTION]...    measures them: cni-conformance bench --help
 
   --plugins DIR          the plugins to judge
   --only PATTERN         only checks whose ID, or whose plugin, matches; * stands for any text
@@ -35,7 +39,7 @@ unshare -Urnm cni-conformance ...
 The exit code is 0 if nothing failed, 1 if something did, and 2 if the checks could not be run.
 ";
 
-type Failure = Box<dyn std::error::Error>;
+type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 #[derive(Debug, Default)]
 struct Options {
@@ -52,18 +56,28 @@ struct Options {
 }
 
 fn main() -> ExitCode {
-    let done = Options::parse()
-        .map_err(|e| format!("{e}\n\n{USAGE}").into())
-        .and_then(run);
-    match done {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
+    match begin() {
+        Ok(code) => code,
         Err(e) => {
             // There is nobody left to tell if standard error is closed.
             let _ = writeln!(io::stderr(), "cni-conformance: {e}");
             ExitCode::from(2)
         }
     }
+}
+
+fn begin() -> Result<ExitCode, Failure> {
+    let arguments: Vec<_> = env::args_os().skip(1).collect();
+    let texts: Vec<&str> = arguments.iter().filter_map(|argument| argument.to_str()).collect();
+    if let Some(ended) = conformance::bench::own_process(&texts) {
+        return ended;
+    }
+    if texts.first() == Some(&"bench") {
+        return bench::run(arguments.into_iter().skip(1)).map(|()| ExitCode::SUCCESS);
+    }
+    let options = Options::parse().map_err(|e| format!("{e}\n\n{USAGE}"))?;
+    let good = run(options)?;
+    Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 impl Options {
