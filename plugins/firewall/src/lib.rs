@@ -5,7 +5,7 @@ mod config;
 mod daemon;
 mod sources;
 
-use cni_types::{CniResult, Code, Error, NetConf, Result};
+use cni_types::{Attachment, CniResult, Code, Error, NetConf, Result};
 use net::{LinkFilter, Net};
 use netfilter::firewall::{self, Ingress};
 use netfilter::{Backend, Family};
@@ -33,15 +33,20 @@ impl Plugin for Firewall {
 
     fn add(cx: &Add<Config>, undo: &mut Undo) -> Result<CniResult> {
         let (config, attachment) = (cx.config(), cx.attachment());
-        // Before they begin: of several families or addresses some may be there already when the next one fails.
-        let owner = attachment.clone();
-        undo.push("firewall rules", move || firewall::del(&owner, &[]));
+        // What the first ADD of a living container did is not for a second one to take back.
+        let repeated = firewall::is_added(attachment)? || sources::are_recorded(attachment);
+        let mut take_back = |what: &'static str, undone: fn(&Attachment) -> Result<()>| {
+            let owner = attachment.clone();
+            if !repeated {
+                undo.push(what, move || undone(&owner));
+            }
+        };
         firewall::add(config.backend, attachment, &config.policy)?;
+        take_back("firewall rules", |owner| firewall::del(owner, &[]));
         match config.keeper {
             Keeper::Firewalld => {
-                let owner = attachment.clone();
-                undo.push("firewalld's sources", move || sources::del(&owner, None));
                 sources::add(attachment, &config.zone, &config.policy.addresses)?;
+                take_back("firewalld's sources", |owner| sources::del(owner, None));
             }
             Keeper::Rules => sources::del(attachment, None)?,
         }

@@ -18,11 +18,17 @@ const DIRECTORY: &str = "/run/cni/ferrule-firewalld";
 
 type Source = (String, IpAddr);
 
-/// Makes the attachment's sources exactly these.
+/// Whether sources of the attachment are recorded.
+pub(crate) fn are_recorded(attachment: &Attachment) -> bool {
+    file_of(attachment).exists()
+}
+
+/// Makes the attachment's sources exactly these. If that fails, they are what they were before.
 pub(crate) fn add(attachment: &Attachment, zone: &str, addresses: &[IpAddr]) -> Result<()> {
     let _lock = netfilter::lock()?;
     let wanted: Vec<Source> = addresses.iter().map(|ip| (zone.to_owned(), *ip)).collect();
-    let mut held = read(&file_of(attachment))?.unwrap_or_default();
+    let earlier = read(&file_of(attachment))?;
+    let mut held = earlier.clone().unwrap_or_default();
     held.retain(|source| !wanted.contains(source));
     let all: Vec<Source> = held.iter().chain(&wanted).cloned().collect();
     write(attachment, &all)?;
@@ -30,13 +36,25 @@ pub(crate) fn add(attachment: &Attachment, zone: &str, addresses: &[IpAddr]) -> 
     match added {
         Ok(()) => write(attachment, &wanted),
         Err(cause) => {
-            match release(attachment, &wanted).and_then(|()| forget(attachment)) {
-                Ok(()) => {}
-                Err(e) => log::warn!("sources of {attachment} stay with firewalld: {e}"),
+            if let Err(e) = put_back(attachment, &wanted, earlier) {
+                log::warn!("firewalld's sources of {attachment} are not what they were: {e}");
             }
             Err(cause)
         }
     }
+}
+
+fn put_back(attachment: &Attachment, wanted: &[Source], earlier: Option<Vec<Source>>) -> Result<()> {
+    let Some(earlier) = earlier else {
+        return release(attachment, wanted).and_then(|()| forget(attachment));
+    };
+    let mut new = wanted.to_vec();
+    new.retain(|source| !earlier.contains(source));
+    release(attachment, &new)?;
+    for (zone, address) in &earlier {
+        daemon::add(zone, &[*address])?;
+    }
+    write(attachment, &earlier)
 }
 
 /// Compares firewalld's sources with what [`add`] would make.

@@ -39,9 +39,12 @@ impl Plugin for Portmap {
                 ..config.published.clone()
             };
             let attachment = cx.attachment().clone();
-            // Before it begins: iptables' rules of one family may be there already when those of the other fail.
-            undo.push("published ports", move || portmap::del(&attachment, &Hints::default()));
-            portmap::add(config.backend, cx.attachment(), &published)?;
+            let repeated = portmap::is_published(&attachment)?;
+            portmap::add(config.backend, &attachment, &published)?;
+            // What the first ADD of a living container did is not for a second one to take back.
+            if !repeated {
+                undo.push("published ports", move || portmap::del(&attachment, &Hints::default()));
+            }
             route_localnet(&published)?;
         }
         Ok(cx.prev_result().cloned().unwrap_or_default())

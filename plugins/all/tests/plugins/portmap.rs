@@ -393,3 +393,32 @@ fn status_tells_whether_the_backend_is_there() {
         assert_eq!(w.sh("nft list ruleset"), "");
     });
 }
+
+#[test]
+fn a_second_add_that_fails_leaves_what_the_first_one_did_and_a_first_one_nothing() {
+    for name in ["iptables", "nftables"] {
+        testkit::world(|w| {
+            let node = Node::new(w);
+            let conf = conf(web(), backend(name));
+            // The last step of an ADD is a sysctl, which cannot be set here.
+            let forbid =
+                || w.sh("echo 0 > /proc/sys/net/ipv4/conf/br0/route_localnet; mount --bind -o ro /proc/sys /proc/sys");
+            let permit = || w.sh("umount /proc/sys");
+
+            forbid();
+            let (_, message) = node.call("ADD", "c1", &conf).error();
+            assert!(message.contains("route_localnet"), "{message}");
+            assert!(!node.rules().contains("10.1.0.2"), "{name}: {}", node.rules());
+            permit();
+
+            node.call("ADD", "c1", &conf).success();
+            let before = node.rules();
+            forbid();
+            node.call("ADD", "c1", &conf).error();
+            assert_eq!(node.rules(), before, "{name}");
+            permit();
+            node.call("DEL", "c1", &conf).silent();
+            assert!(!node.rules().contains("10.1.0.2"), "{name}: {}", node.rules());
+        });
+    }
+}

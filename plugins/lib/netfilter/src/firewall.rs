@@ -59,13 +59,25 @@ impl Policy {
     }
 }
 
+/// Whether an [`add`] for the attachment, with any backend, is in effect. Who repeats it and fails must not take back what
+/// the first one did: the container lives on with it.
+///
+/// # Errors
+///
+/// What the kernel said, or why a record cannot be read.
+pub fn is_added(attachment: &Attachment) -> Result<bool> {
+    Ok(nftables::firewall::holds(attachment)? || iptables::firewall::holds(attachment)?)
+}
+
 /// Makes the kernel hold exactly `policy` for the attachment. Isolation is of the whole bridge, and stricter policies of
 /// others stay.
 ///
 /// # Errors
 ///
-/// Code 11 when others kept changing the ruleset; otherwise what the kernel said.
+/// Code 11 when others kept changing the ruleset; otherwise what the kernel said. What an earlier `add` did stays, or
+/// what this one wrote in place of it.
 pub fn add(backend: Backend, attachment: &Attachment, policy: &Policy) -> Result<()> {
+    let repeated = is_added(attachment)?;
     let added = match backend {
         _ if policy.is_nothing() => return del(attachment, &[]),
         // Nothing of an earlier `add` with the other backend may stay.
@@ -77,6 +89,9 @@ pub fn add(backend: Backend, attachment: &Attachment, policy: &Policy) -> Result
         }
     };
     added.inspect_err(|_| {
+        if repeated {
+            return;
+        }
         if let Err(e) = del(attachment, &[]) {
             log::warn!("addresses of {attachment} stay accepted: {e}");
         }

@@ -126,18 +126,34 @@ pub struct Hints {
     pub host_ports: Vec<(Protocol, u16)>,
 }
 
+/// Whether an [`add`] for the attachment, with any backend, is in effect. Who repeats it and fails must not take back what
+/// the first one did: the container lives on with it.
+///
+/// # Errors
+///
+/// What the kernel said, or why a record cannot be read.
+pub fn is_published(attachment: &Attachment) -> Result<bool> {
+    Ok(nftables::portmap::holds(attachment)? || iptables::portmap::holds(attachment)?)
+}
+
 /// Makes the kernel redirect exactly `published` for the attachment.
 ///
 /// # Errors
 ///
 /// Code 11 when another container holds one of the ports, or when others kept changing the ruleset; otherwise what the
-/// kernel said.
+/// kernel said. After a refusal there is what there was before: nothing, or what an earlier `add` published. Only when all
+/// is written and connections cannot be looked through, or the other backend cannot be swept, a repeated `add` leaves
+/// what it wrote in place of that.
 pub fn add(backend: Backend, attachment: &Attachment, published: &Published) -> Result<()> {
+    let repeated = is_published(attachment)?;
     match backend {
         Backend::Iptables => iptables::portmap::add(attachment, published),
         Backend::Nftables => nftables::portmap::add(attachment, published),
     }?;
     complete(backend, attachment, published).inspect_err(|_| {
+        if repeated {
+            return;
+        }
         if let Err(e) = del(attachment, &Hints::default()) {
             log::warn!("ports of {attachment} stay published: {e}");
         }

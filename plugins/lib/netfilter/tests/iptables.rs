@@ -204,6 +204,42 @@ fn a_failed_add_leaves_nothing() {
 }
 
 #[test]
+fn a_failed_second_add_leaves_what_the_first_one_did() {
+    testkit::world(|w| {
+        let eth0 = attachment("net1", "c1", "eth0");
+        let mut first = published("10.1.0.2/24", &[8001]);
+        first.addresses.push("fd00::2/64".parse().unwrap());
+        publish(&eth0, &first).unwrap();
+        let rules = || {
+            w.sh("iptables-save -t nat; ip6tables-save -t nat")
+                .lines()
+                .filter(|line| line.starts_with("-A"))
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        };
+        let (before, recorded) = (rules(), records(w));
+
+        let mut second = published("10.1.0.2/24", &[8001, 8002]);
+        second.addresses.clone_from(&first.addresses);
+        second.external_set_mark_chain = Some("NOT-HERE".to_owned());
+        w.sh("iptables -t nat -N NOT-HERE");
+        assert!(publish(&eth0, &second).unwrap_err().msg.contains("ip6tables-restore"));
+        assert_eq!(rules(), before);
+        assert_eq!(records(w), recorded);
+
+        // The IPv4 rules go at first, and come back.
+        second.addresses.remove(0);
+        second.external_set_mark_chain = Some("NOR-THERE".to_owned());
+        assert!(publish(&eth0, &second).unwrap_err().msg.contains("ip6tables-restore"));
+        assert_eq!(rules(), before);
+        portmap::check(Backend::Iptables, &eth0, &first).unwrap();
+        unpublish(&eth0);
+        assert_eq!(records(w), "");
+        assert!(!nat(w).contains("CNI-DN-"), "{}", nat(w));
+    });
+}
+
+#[test]
 fn check_sees_a_changed_target() {
     testkit::world(|w| {
         let eth0 = attachment("net1", "c1", "eth0");

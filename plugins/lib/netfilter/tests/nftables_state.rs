@@ -438,6 +438,31 @@ fn conditions_that_nft_refuses_leave_nothing() {
 }
 
 #[test]
+fn a_failed_second_add_leaves_what_the_first_one_did() {
+    world(|w| {
+        let (c1, c2) = (attachment("net", "c1", "eth0"), attachment("net", "c2", "eth0"));
+        add(&c2, &living(3, &[tcp(9999, 80)])).unwrap();
+        for first in [
+            living(2, &[tcp(8080, 80)]),
+            conditional(2, &[tcp(8080, 80)], &["ip saddr != 192.0.2.1"]),
+        ] {
+            add(&c1, &first).unwrap();
+            let before = listing(w);
+            let taken = add(&c1, &living(2, &[tcp(8081, 80), tcp(9999, 80)])).unwrap_err();
+            assert_eq!(taken.code, Code::TRY_AGAIN_LATER);
+            let nonsense = conditional(2, &[tcp(8081, 80)], &["no", "such", "thing"]);
+            let refused = add(&c1, &nonsense).unwrap_err();
+            assert!(refused.msg.contains("nft refuses conditions"), "{refused}");
+            assert_eq!(listing(w), before);
+            check(&c1, &first).unwrap();
+        }
+        del(&c1);
+        del(&c2);
+        assert_nothing_is_left(w);
+    });
+}
+
+#[test]
 fn rules_with_conditions_are_replaced_compared_and_removed() {
     world(|w| {
         let c1 = attachment("net", "c1", "eth0");

@@ -18,6 +18,11 @@ use super::saved::{Saved, Table};
 use crate::Family;
 use crate::firewall::{Ingress, Policy};
 
+/// Whether rules of the attachment are recorded.
+pub(crate) fn holds(attachment: &Attachment) -> Result<bool> {
+    ownership::holds(attachment, Feature::Firewall)
+}
+
 /// See [`crate::firewall::add`].
 pub(crate) fn add(attachment: &Attachment, policy: &Policy) -> Result<()> {
     if let Some(bridge) = policy.ingress.bridge().filter(|bridge| bridge.as_str().ends_with('+')) {

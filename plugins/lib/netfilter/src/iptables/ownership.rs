@@ -75,9 +75,15 @@ struct Change {
     wanted: Vec<Wanted>,
 }
 
+/// Whether an attachment's rules are recorded.
+pub(super) fn holds(attachment: &Attachment, feature: Feature) -> Result<bool> {
+    let record = Record::load(&attachment.network, &attachment.container_id)?;
+    Ok(record.holding(&attachment.ifname, feature).is_some())
+}
+
 /// Makes an attachment own exactly the rules that `plan` names for each of `families`, and none in the others.
 ///
-/// Every refusal comes before the first write. A failure after it leaves the attachment without rules.
+/// Every refusal comes before the first write. A failure after it leaves the attachment with the rules that it had.
 pub(super) fn add(
     attachment: &Attachment,
     feature: Feature,
@@ -87,7 +93,8 @@ pub(super) fn add(
 ) -> Result<()> {
     let _lock = lock::exclusive()?;
     let mut record = load(attachment, feature)?;
-    let old = record.holding(&attachment.ifname, feature).cloned().unwrap_or_default();
+    let earlier = record.holding(&attachment.ifname, feature).cloned();
+    let old = earlier.clone().unwrap_or_default();
     let mut changes = Vec::new();
     for family in Family::BOTH {
         let had = old.rules.iter().any(|own| own.family == family);
@@ -120,8 +127,8 @@ pub(super) fn add(
         }
         Err(cause) => {
             let tools: Vec<Tool> = changes.iter().map(|change| change.tool).collect();
-            if let Err(e) = remove(&tools, &mut record, &attachment.ifname, feature) {
-                log::warn!("rules of {attachment} stay behind: {e}");
+            if let Err(e) = put_back(&tools, &mut record, &attachment.ifname, feature, earlier) {
+                log::warn!("rules of {attachment} are not what they were: {e}");
             }
             Err(cause)
         }
@@ -249,6 +256,36 @@ fn remove(tools: &[Tool], record: &mut Record, ifname: &IfName, feature: Feature
     record.set(ifname.as_str(), feature, Holding::default());
     record.store()?;
     Ok(removed)
+}
+
+/// Gives an attachment back what it owned before a change that was not carried out in every family.
+fn put_back(
+    tools: &[Tool],
+    record: &mut Record,
+    ifname: &IfName,
+    feature: Feature,
+    earlier: Option<Holding>,
+) -> Result<()> {
+    let Some(earlier) = earlier else {
+        return remove(tools, record, ifname, feature).map(drop);
+    };
+    all(tools, |tool| {
+        let of_family = earlier.rules.iter().filter(|own| own.family == tool.family);
+        let wanted: Vec<Wanted> = of_family
+            .map(|own| Wanted::last(&own.chain, own.rule.clone()))
+            .collect();
+        sweep(tool, feature, |edit| {
+            if wanted.is_empty() {
+                return release(edit, tool.family, record, ifname, feature);
+            }
+            for chain in wanted.iter().map(|wanted| &wanted.chain) {
+                edit.ensure_chain(chain);
+            }
+            replace(edit, tool.family, record, ifname, feature, &wanted);
+        })
+    })?;
+    record.set(ifname.as_str(), feature, earlier);
+    record.store()
 }
 
 /// Takes an attachment's rules out of one family, and the container's chains when nothing is left in them.

@@ -19,6 +19,11 @@ use crate::{Family, Protocol};
 /// XT_MULTI_PORTS of xt_multiport.h: how many ports one multiport match holds; a range counts as two.
 const MULTIPORT_LIMIT: usize = 15;
 
+/// Whether rules of the attachment are recorded.
+pub(crate) fn holds(attachment: &Attachment) -> Result<bool> {
+    ownership::holds(attachment, Feature::Portmap)
+}
+
 /// See [`crate::portmap::add`].
 pub(crate) fn add(attachment: &Attachment, published: &Published) -> Result<()> {
     let families = families(published);

@@ -96,6 +96,14 @@ fn jumps(connection: &mut Connection, table: &Table, attachment: &Attachment) ->
     Ok(found)
 }
 
+/// Has the kernel judge the rules, in a table that is never made: before anything of the attachment changes.
+pub(super) fn try_out(published: &Published) -> Result<()> {
+    let rules = Family::BOTH.into_iter().flat_map(|family| rules(published, family));
+    let rules: String = rules.map(|rule| format!("{}\n", rule.text)).collect();
+    let script = format!("table inet ferrule_conditions_probe {{\nchain probe {{\n{rules}}}\n}}\n");
+    run_nft(&["--check"], &script)
+}
+
 /// Writes the rules into the chain that [`prepare`] made, in place of what was in it.
 pub(super) fn write(table: &Table, attachment: &Attachment, published: &Published) -> Result<()> {
     let chain = format!("{} {} {}", table.family, table.name, chain_of(attachment));
@@ -105,16 +113,17 @@ pub(super) fn write(table: &Table, attachment: &Attachment, published: &Publishe
             script.push_str(&format!("add rule {chain} {}\n", rule.text));
         }
     }
-    run_nft(&script)
+    run_nft(&[], &script)
 }
 
 #[allow(
     clippy::disallowed_methods,
     reason = "conditions in nft's syntax are read by nft alone"
 )]
-fn run_nft(script: &str) -> Result<()> {
+fn run_nft(options: &[&str], script: &str) -> Result<()> {
     let failed = |e: std::io::Error| Error::internal(format!("nft, which conditions need: {e}"));
     let mut child = Command::new("nft")
+        .args(options)
         .args(["-f", "-"])
         .stdin(Stdio::piped())
         .stdout(Stdio::null())

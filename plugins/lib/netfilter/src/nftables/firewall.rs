@@ -153,11 +153,16 @@ fn entry<'a>(attachment: &'a Attachment, policy: &Policy) -> Entry<'a> {
     }
 }
 
+/// Whether the attachment holds anything.
+pub(crate) fn holds(attachment: &Attachment) -> Result<bool> {
+    Ledger::open(&layout())?.holds(attachment)
+}
+
 /// See [`crate::firewall::add`].
 pub(crate) fn add(attachment: &Attachment, policy: &Policy) -> Result<()> {
     let layout = layout();
     isolate(&layout, &policy.ingress)?;
-    Ledger::open(&layout)?.put(&entry(attachment, policy))
+    Ledger::open(&layout)?.put(&entry(attachment, policy)).map(drop)
 }
 
 /// The elements of a bridge in `bridges` and `within`.

@@ -73,16 +73,25 @@ impl<'a> Ledger<'a> {
         })
     }
 
-    /// Makes an attachment hold exactly what `entry` says.
-    pub(super) fn put(&mut self, entry: &Entry<'_>) -> Result<()> {
+    /// Whether an attachment has a record.
+    pub(super) fn holds(&mut self, attachment: &Attachment) -> Result<bool> {
+        let (layout, connection) = (self.layout, &mut self.connection);
+        Ok(layout.exists(connection)? && own_record(connection, layout, attachment)?.is_some())
+    }
+
+    /// Makes an attachment hold exactly what `entry` says, and returns what it held before.
+    pub(super) fn put(&mut self, entry: &Entry<'_>) -> Result<Option<Record>> {
         let owner = Owner::of(entry.attachment);
         let layout = self.layout;
         transact(&mut self.connection, &layout.table, |connection, batch| {
             layout.ensure(connection, batch)?;
-            let (old, chunks) = own_record(connection, layout, entry.attachment)?.unzip();
+            let (earlier, chunks) = own_record(connection, layout, entry.attachment)?.unzip();
             let record = entry.record();
-            let had_conditions = old.as_ref().is_some_and(|record| record.has_conditions);
-            let old = old.map(|record| record.holdings).unwrap_or_default();
+            let had_conditions = earlier.as_ref().is_some_and(|record| record.has_conditions);
+            let old = earlier
+                .as_ref()
+                .map(|record| record.holdings.clone())
+                .unwrap_or_default();
             let touched = old.iter().chain(&record.holdings).cloned();
             let mut draft = Draft::read(layout, connection, touched)?;
             for holding in old.iter().filter(|old| {
@@ -103,7 +112,7 @@ impl<'a> Ledger<'a> {
                 false => {}
             }
             write_record(layout, &chunks.unwrap_or_default(), Some(&record), batch);
-            Ok(())
+            Ok(earlier)
         })
     }
 

@@ -116,7 +116,7 @@ fn entry<'a>(attachment: &'a Attachment, masquerade: &Masquerade) -> Entry<'a> {
 /// See [`crate::masquerade::add`].
 pub(crate) fn add(attachment: &Attachment, masquerade: &Masquerade) -> Result<()> {
     let layout = layout();
-    Ledger::open(&layout)?.put(&entry(attachment, masquerade))
+    Ledger::open(&layout)?.put(&entry(attachment, masquerade)).map(drop)
 }
 
 /// See [`crate::masquerade::check`].

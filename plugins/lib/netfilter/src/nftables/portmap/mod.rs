@@ -39,15 +39,26 @@ fn entry<'a>(attachment: &'a Attachment, published: &Published) -> Result<Entry<
     })
 }
 
+/// Whether the attachment holds anything.
+pub(crate) fn holds(attachment: &Attachment) -> Result<bool> {
+    Ledger::open(&layout())?.holds(attachment)
+}
+
 /// See [`crate::portmap::add`].
 pub(crate) fn add(attachment: &Attachment, published: &Published) -> Result<()> {
     let (layout, entry) = (layout(), entry(attachment, published)?);
+    if !entry.conditional.is_empty() {
+        conditions::try_out(published)?;
+    }
     let mut ledger = Ledger::open(&layout)?;
-    ledger.put(&entry)?;
+    let earlier = ledger.put(&entry)?;
     if entry.conditional.is_empty() {
         return Ok(());
     }
     conditions::write(&layout.table, attachment, published).inspect_err(|_| {
+        if earlier.is_some() {
+            return;
+        }
         if let Err(error) = ledger.release(attachment) {
             log::warn!("{attachment}: {error}");
         }
