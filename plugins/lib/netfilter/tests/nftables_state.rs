@@ -488,9 +488,28 @@ fn rules_with_conditions_are_replaced_compared_and_removed() {
         for other in [
             conditional(2, &[tcp(8080, 81)], &["ip saddr 192.0.2.1"]),
             conditional(3, &mappings, &["ip saddr 192.0.2.1"]),
+            conditional(2, &mappings, &["ip saddr != { 192.0.2.1, 192.0.2.3 }"]),
             published(2, &mappings),
         ] {
             assert!(check(&c1, &other).is_err(), "{other:?}");
+        }
+        // What somebody changed in the kernel is noticed too.
+        let chain = w.sh("nft list chains | grep -o 'conditions-[0-9a-f]*'");
+        for (right, wrong) in [
+            ("tcp dport 8080", "tcp dport 8081"),
+            ("tcp dport 100-110", "tcp dport 100-111"),
+            ("ip daddr 198.51.100.1 ", ""),
+            ("10.1.0.2:53", "10.1.0.2:54"),
+            ("comment \"", "comment \"another "),
+        ] {
+            let chain = format!("inet ferrule_portmap {chain}");
+            let rules = w.sh(&format!("nft -a list chain {chain}"));
+            let rule = rules.lines().find(|line| line.contains(right)).unwrap();
+            let (rule, handle) = rule.trim().split_once(" # handle ").unwrap();
+            for (text, is_right) in [(rule.replace(right, wrong), false), (rule.to_owned(), true)] {
+                w.sh(&format!("nft 'replace rule {chain} handle {handle} {text}'"));
+                assert_eq!(check(&c1, &wanted).is_ok(), is_right, "{text}");
+            }
         }
         w.sh("nft flush chain inet ferrule_portmap $(nft list chains | grep -o 'conditions-[0-9a-f]*')");
         assert!(check(&c1, &wanted).is_err(), "as if ADD had died before nft was done");

@@ -51,10 +51,19 @@ pub struct RuleState {
 }
 
 impl RuleState {
-    /// The values that the rule compares the packet with.
+    /// The values that the rule compares the packet with, both ends of ranges among them: whether a range is one
+    /// expression or two depends on the version of nft.
     pub fn compared_constants(&self) -> Vec<Vec<u8>> {
         const NFTA_CMP_DATA: u16 = 3;
-        self.constants("cmp", NFTA_CMP_DATA).unwrap_or_default()
+        const NFTA_RANGE_FROM_DATA: u16 = 3;
+        const NFTA_RANGE_TO_DATA: u16 = 4;
+        let places = [
+            ("cmp", NFTA_CMP_DATA),
+            ("range", NFTA_RANGE_FROM_DATA),
+            ("range", NFTA_RANGE_TO_DATA),
+        ];
+        let constants = places.map(|(expression, data)| self.constants(expression, data).unwrap_or_default());
+        constants.concat()
     }
 
     /// The values that the rule loads into registers, such as the address that it translates to.

@@ -11,6 +11,8 @@ use std::process::{Command, Stdio};
 use cni_types::{Attachment, Error, Result};
 use nft::{Batch, Chain, Connection, Expression, RuleState, Table, UserData, Verdict, covers, expressions_attribute};
 
+use sha2::{Digest, Sha512};
+
 use super::kernel_error;
 use super::owner::{Owner, hex};
 use super::rules::address_bytes;
@@ -110,7 +112,7 @@ pub(super) fn write(table: &Table, attachment: &Attachment, published: &Publishe
     let mut script = format!("flush chain {chain}\n");
     for family in Family::BOTH {
         for rule in rules(published, family) {
-            script.push_str(&format!("add rule {chain} {}\n", rule.text));
+            script.push_str(&format!("add rule {chain} {} comment \"{}\"\n", rule.text, rule.mark()));
         }
     }
     run_nft(&[], &script)
@@ -146,8 +148,9 @@ fn run_nft(options: &[&str], script: &str) -> Result<()> {
     }
 }
 
-/// Compares the attachment's rules in the kernel with what [`write`] would write: where they lead, and from which ports.
-/// Conditions themselves are not compared, for only nft can tell whether they mean the same.
+/// Compares the attachment's rules in the kernel with what [`write`] would write: where they lead, from which ports, and
+/// by their marks from what text. Only nft could tell what conditions have become in the kernel, so a rule that somebody
+/// rewrote under its old mark, with other conditions, is not noticed.
 pub(super) fn verify(table: &Table, attachment: &Attachment, published: &Published) -> Result<()> {
     let mut connection = Connection::open().map_err(kernel_error)?;
     let chain = chain_of(attachment);
@@ -172,18 +175,30 @@ pub(super) fn verify(table: &Table, attachment: &Attachment, published: &Publish
 struct Rule {
     text: String,
     host_ip: Option<IpAddr>,
+    /// The first and the last.
+    host_ports: [u16; 2],
     target: IpAddr,
     target_port: Option<u16>,
 }
 
 impl Rule {
+    /// The comment by which the text is told from another one.
+    fn mark(&self) -> String {
+        hex(Sha512::digest(&self.text).get(..8).unwrap_or_default())
+    }
+
     fn is(&self, found: &RuleState) -> bool {
-        let loaded = found.loaded_constants();
+        let (loaded, compared) = (found.loaded_constants(), found.compared_constants());
         let port = self.target_port.map(|port| port.to_be_bytes().to_vec());
         let host_ip = self.host_ip.map(address_bytes);
-        loaded.contains(&address_bytes(self.target))
+        found.user_data.comment == Some(self.mark())
+            && loaded.contains(&address_bytes(self.target))
+            && self
+                .host_ports
+                .iter()
+                .all(|port| compared.contains(&port.to_be_bytes().to_vec()))
             && port.is_none_or(|port| loaded.contains(&port))
-            && host_ip.is_none_or(|ip| found.compared_constants().contains(&ip))
+            && host_ip.is_none_or(|ip| compared.contains(&ip))
     }
 }
 
@@ -207,7 +222,11 @@ fn mapping_rules(mapping: &Mapping, family: Family, conditions: &str, container:
     let host_ip = mapping.exact_ip();
     let destination = host_ip.map_or_else(String::new, |ip| format!("{word} daddr {ip} "));
     let protocol = mapping.protocol;
-    let rule = |ports: String, target_port: Option<u16>| {
+    let rule = |first: u16, last: u16, target_port: Option<u16>| {
+        let ports = match first == last {
+            true => first.to_string(),
+            false => format!("{first}-{last}"),
+        };
         let target = match (target_port, container) {
             (None, ip) => ip.to_string(),
             (Some(port), IpAddr::V4(ip)) => format!("{ip}:{port}"),
@@ -218,17 +237,18 @@ fn mapping_rules(mapping: &Mapping, family: Family, conditions: &str, container:
                 "meta nfproto {nfproto} {conditions} {destination}meta l4proto {protocol} th dport {ports} dnat {word} to {target}"
             ),
             host_ip,
+            host_ports: [first, last],
             target: container,
             target_port,
         }
     };
     let (first, last) = (mapping.host_port, mapping.host_port_end);
     if first < last && first == mapping.container_port {
-        return vec![rule(format!("{first}-{last}"), None)];
+        return vec![rule(first, last, None)];
     }
     (first..=last)
         .zip(mapping.container_port..=mapping.container_port_end)
-        .map(|(host, container)| rule(host.to_string(), Some(container)))
+        .map(|(host, container)| rule(host, host, Some(container)))
         .collect()
 }
 
