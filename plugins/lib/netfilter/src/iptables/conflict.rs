@@ -1,5 +1,7 @@
 //! A host port that another container holds.
 
+use std::fmt;
+
 use cni_types::{Attachment, Code, ContainerId, Error, IfName, NetworkName, Result};
 
 use super::names;
@@ -42,6 +44,15 @@ impl Listens<'_> {
     }
 }
 
+impl fmt::Display for Listens<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.first == self.last {
+            true => write!(f, "host port {}/{}", self.first, self.protocol),
+            false => write!(f, "host port {}:{}/{}", self.first, self.last, self.protocol),
+        }
+    }
+}
+
 /// Whether host ports of `wanted` must be taken over from another container: then the entries go before its. The same
 /// container may hold a port through several networks; the first that came gets the connections.
 ///
@@ -70,8 +81,7 @@ pub(super) fn resolve(
         {
             continue;
         }
-        let port = rule.value("--dport").unwrap_or_default();
-        let what = format!("host port {port}/{}", held.protocol);
+        let what = held.to_string();
         match holder.map_or(Ok(None), |(network, id)| {
             living_holder(&network, &id, family, chain, rule, netns_exists)
         })? {
@@ -84,6 +94,44 @@ pub(super) fn resolve(
         taken_over = true;
     }
     Ok(taken_over)
+}
+
+/// An attachment that holds a host port, by its record.
+pub(super) struct Holder {
+    pub(super) attachment: Attachment,
+    /// Its network namespace, as [`crate::portmap::Published::netns`] had it.
+    pub(super) netns: Option<String>,
+    /// The port, in words.
+    pub(super) what: String,
+}
+
+/// The attachments of other containers whose records have one of the host ports of `wanted`.
+pub(super) fn recorded_holders(container: &ContainerId, family: Family, wanted: &[Wanted]) -> Result<Vec<Holder>> {
+    let asked: Vec<Listens> = wanted.iter().filter_map(|w| Listens::of(&w.rule)).collect();
+    let mut holders = Vec::new();
+    for record in Record::load_all()? {
+        if record.container == *container {
+            continue;
+        }
+        for (ifname, holding) in record.holders(Feature::Portmap) {
+            let of_family = holding.rules.iter().filter(|own| own.family == family);
+            let mut held = of_family.filter_map(|own| Listens::of(&own.rule));
+            let Some(held) = held.find(|held| asked.iter().any(|port| port.conflicts_with(held))) else {
+                continue;
+            };
+            let Ok(ifname) = ifname.parse::<IfName>() else { continue };
+            holders.push(Holder {
+                attachment: Attachment {
+                    network: record.network.clone(),
+                    container_id: record.container.clone(),
+                    ifname,
+                },
+                netns: holding.netns.clone(),
+                what: held.to_string(),
+            });
+        }
+    }
+    Ok(holders)
 }
 
 fn owner(jump: &Rule, chain: &str) -> Option<(NetworkName, ContainerId)> {

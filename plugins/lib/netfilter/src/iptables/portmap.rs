@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use cni_types::{Attachment, Cidr, ContainerId, Error, IfName, NetworkName, Result};
+use cni_types::{Attachment, Cidr, Code, ContainerId, Error, IfName, NetworkName, Result};
 
 use super::conflict::{self, Listens};
 use super::edit::Edit;
@@ -13,8 +13,8 @@ use super::record::Feature;
 use super::rule::Rule;
 use super::saved::{Saved, Table};
 use crate::conntrack::{self, HostPorts};
-use crate::portmap::{Mapping, Published};
-use crate::{Family, Protocol};
+use crate::portmap::{Mapping, OnConflict, Published};
+use crate::{Family, Protocol, nftables};
 
 /// XT_MULTI_PORTS of xt_multiport.h: how many ports one multiport match holds; a range counts as two.
 const MULTIPORT_LIMIT: usize = 15;
@@ -33,6 +33,7 @@ pub(crate) fn add(attachment: &Attachment, published: &Published) -> Result<()> 
     refuse_unprintable(published.external_set_mark_chain.as_slice())?;
     let netns = published.netns.as_deref();
     ownership::add(attachment, Feature::Portmap, netns, &families, |edit, family| {
+        nftables::portmap::refuse_living_holders(attachment, published, family)?;
         plan(edit, attachment, published, family)
     })
 }
@@ -240,6 +241,54 @@ fn multiports<'a>(mappings: impl Iterator<Item = &'a Mapping>) -> Vec<String> {
     groups.into_iter().map(|(_, ports)| ports.join(",")).collect()
 }
 
+/// Removes the ports of containers that are gone, where `published` asks for one of them with the other backend: iptables
+/// decides first, and would lead the connections to nobody.
+///
+/// Only what is recorded is looked at, which takes no program. So mappings of the reference are not found.
+pub(crate) fn remove_dead_holders(attachment: &Attachment, published: &Published) -> Result<()> {
+    let is_gone = |netns: Option<&str>| netns.is_some_and(|netns| !(published.netns_exists)(netns));
+    for holder in recorded_holders(attachment, published)? {
+        if is_gone(holder.netns.as_deref()) {
+            log::warn!(
+                "{} is taken over from {}, which is gone",
+                holder.what,
+                holder.attachment
+            );
+            del(&holder.attachment)?;
+        }
+    }
+    Ok(())
+}
+
+/// Refuses host ports that a living container holds by this backend, for mappings of the other one.
+///
+/// The caller holds the lock.
+pub(crate) fn refuse_living_holders(attachment: &Attachment, published: &Published) -> Result<()> {
+    for conflict::Holder {
+        attachment,
+        netns,
+        what,
+    } in recorded_holders(attachment, published)?
+    {
+        let is_living = netns.as_deref().is_some_and(published.netns_exists);
+        if is_living && published.on_conflict == OnConflict::Refuse {
+            let message = format!("{what} is held by {attachment}");
+            return Err(Error::new(Code::TRY_AGAIN_LATER, message));
+        }
+        log::warn!("{what} stays with {attachment} while it exists: iptables decides before nftables");
+    }
+    Ok(())
+}
+
+fn recorded_holders(attachment: &Attachment, published: &Published) -> Result<Vec<conflict::Holder>> {
+    let mut holders = Vec::new();
+    for family in families(published) {
+        let wanted = rules(attachment, published, family);
+        holders.extend(conflict::recorded_holders(&attachment.container_id, family, &wanted)?);
+    }
+    Ok(holders)
+}
+
 /// See [`crate::portmap::check`].
 pub(crate) fn check(attachment: &Attachment, published: &Published) -> Result<()> {
     for family in families(published) {
@@ -304,7 +353,6 @@ fn forget_connections(removed: &[(Family, Rule)]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::portmap::OnConflict;
 
     fn attachment() -> Attachment {
         Attachment {

@@ -79,11 +79,27 @@ impl<'a> Ledger<'a> {
         Ok(layout.exists(connection)? && own_record(connection, layout, attachment)?.is_some())
     }
 
+    /// Refuses claims to what a living container holds, on behalf of somebody who will not write them here.
+    pub(super) fn contest(&mut self, entry: &Entry<'_>) -> Result<()> {
+        let (layout, connection) = (self.layout, &mut self.connection);
+        if !layout.exists(connection)? {
+            return Ok(());
+        }
+        let mut draft = Draft::read(layout, connection, entry.holdings().cloned())?;
+        entry.claims.iter().try_for_each(|claim| draft.claim(entry, claim))
+    }
+
     /// Makes an attachment hold exactly what `entry` says, and returns what it held before.
     pub(super) fn put(&mut self, entry: &Entry<'_>) -> Result<Option<Record>> {
+        self.put_if(entry, || Ok(()))
+    }
+
+    /// As [`Ledger::put`], unless `permit` refuses, which is asked while nobody else changes anything.
+    pub(super) fn put_if(&mut self, entry: &Entry<'_>, permit: impl Fn() -> Result<()>) -> Result<Option<Record>> {
         let owner = Owner::of(entry.attachment);
         let layout = self.layout;
         transact(&mut self.connection, &layout.table, |connection, batch| {
+            permit()?;
             layout.ensure(connection, batch)?;
             let (earlier, chunks) = own_record(connection, layout, entry.attachment)?.unzip();
             let record = entry.record();

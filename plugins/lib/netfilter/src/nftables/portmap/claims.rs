@@ -50,7 +50,8 @@ pub(super) fn conditional(published: &Published) -> Vec<Holding> {
         .collect()
 }
 
-fn family_claims(published: &Published, family: Family) -> Vec<Claim> {
+/// The mappings of a family, whether or not there are conditions.
+pub(super) fn family_claims(published: &Published, family: Family) -> Vec<Claim> {
     let Some(container) = published.address(family) else {
         return Vec::new();
     };

@@ -23,9 +23,9 @@ use cni_types::{Attachment, ContainerId, IfName, NetworkName, Result};
 pub(super) use self::table::layout;
 use super::ledger::{Entry, Ledger};
 use super::{conditions, reference};
-use crate::conntrack;
 use crate::portmap::{Hints, Published};
 use crate::sweep::together;
+use crate::{Family, conntrack, iptables};
 
 fn entry<'a>(attachment: &'a Attachment, published: &Published) -> Result<Entry<'a>> {
     conditions::validate(published)?;
@@ -50,8 +50,11 @@ pub(crate) fn add(attachment: &Attachment, published: &Published) -> Result<()> 
     if !entry.conditional.is_empty() {
         conditions::try_out(published)?;
     }
+    iptables::portmap::remove_dead_holders(attachment, published)?;
     let mut ledger = Ledger::open(&layout)?;
-    let earlier = ledger.put(&entry)?;
+    let earlier = ledger.put_if(&entry, || {
+        iptables::portmap::refuse_living_holders(attachment, published)
+    })?;
     if entry.conditional.is_empty() {
         return Ok(());
     }
@@ -63,6 +66,22 @@ pub(crate) fn add(attachment: &Attachment, published: &Published) -> Result<()> 
             log::warn!("{attachment}: {error}");
         }
     })
+}
+
+/// Refuses host ports of a family that a living container holds by this backend, for a mapping of the other one. What is
+/// left here of a container that is gone is not in its way: iptables decides first ([`super::layout::nat_hook`]).
+///
+/// The caller holds the lock.
+pub(crate) fn refuse_living_holders(attachment: &Attachment, published: &Published, family: Family) -> Result<()> {
+    let entry = Entry {
+        attachment,
+        claims: claims::family_claims(published, family),
+        conditional: Vec::new(),
+        netns: None,
+        netns_exists: published.netns_exists,
+        on_conflict: published.on_conflict,
+    };
+    Ledger::open(&layout())?.contest(&entry)
 }
 
 /// See [`crate::portmap::check`].

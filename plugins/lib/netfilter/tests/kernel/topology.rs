@@ -1,10 +1,5 @@
 //! A node with two containers on a bridge and a machine outside, with servers that tell whom they see.
-#![allow(
-    clippy::disallowed_methods,
-    clippy::unwrap_used,
-    reason = "tests enter the namespaces that they made"
-)]
-#![allow(dead_code, reason = "each test executable uses its own part")]
+#![allow(clippy::disallowed_methods, reason = "tests enter the namespaces that they made")]
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -20,7 +15,7 @@ use testkit::World;
 
 /// Long enough for a loaded machine, short enough to wait for what must not happen.
 const PATIENCE: Duration = Duration::from_secs(5);
-const NEVER: Duration = Duration::from_millis(300);
+pub(crate) const NEVER: Duration = Duration::from_millis(300);
 
 /// The node's address on the bridge, and outside.
 pub(crate) const GATEWAY: &str = "10.1.0.1";

@@ -1,7 +1,5 @@
 //! Whoever is killed at whatever moment leaves nothing that DEL and GC do not find.
 
-mod topology;
-
 use std::collections::BTreeSet;
 use std::io::Read;
 use std::process::{Child, Command, Stdio};
@@ -9,12 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::topology::*;
 use cni_types::Attachment;
 use netfilter::masquerade::{self, Masquerade};
 use netfilter::portmap::{self, Hints};
 use netfilter::{Backend, Protocol};
 use testkit::world;
-use topology::*;
 
 /// Set in the processes that this test starts of itself.
 const CHILD: &str = "FERRULE_TEST_CHILD";
@@ -61,7 +59,7 @@ fn child() {
 #[allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "the test starts itself")]
 fn start_child(number: u16) -> Child {
     Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "child", "--quiet"])
+        .args(["--exact", "nftables_kill::child", "--quiet"])
         .env(CHILD, number.to_string())
         .stdin(Stdio::piped())
         .stdout(Stdio::null())

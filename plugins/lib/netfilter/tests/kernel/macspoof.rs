@@ -1,13 +1,11 @@
 //! The MAC spoofing guard, judged by `nft` and by who gets through.
 
-mod topology;
-
 use std::collections::BTreeSet;
 
+use crate::topology::*;
 use cni_types::MacAddr;
 use netfilter::macspoof;
 use testkit::{World, world};
-use topology::*;
 
 /// The listing of the bridge tables.
 fn listing(w: &World) -> String {

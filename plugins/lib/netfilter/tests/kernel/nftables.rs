@@ -1,16 +1,14 @@
 //! What the nftables backend keeps in the kernel: who holds a port, what is left when attachments go.
 
-mod topology;
-
 use std::collections::BTreeSet;
 use std::thread;
 
+use crate::topology::*;
 use cni_types::{Attachment, Code, ContainerId, IfName};
 use netfilter::masquerade::{self, Masquerade};
 use netfilter::portmap::{self, Hints, Mapping, OnConflict, Published};
 use netfilter::{Backend, Protocol};
 use testkit::{World, world};
-use topology::*;
 
 fn add(attachment: &Attachment, published: &Published) -> cni_types::Result<()> {
     portmap::add(Backend::Nftables, attachment, published)

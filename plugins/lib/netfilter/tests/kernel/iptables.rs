@@ -1,5 +1,4 @@
 //! The iptables backend against the kernel.
-#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use std::collections::BTreeSet;
 use std::thread;
@@ -10,13 +9,7 @@ use netfilter::portmap::{self, Hints, Mapping, OnConflict, Published};
 use netfilter::{Backend, Protocol};
 use testkit::World;
 
-fn attachment(network: &str, container: &str, ifname: &str) -> Attachment {
-    Attachment {
-        network: network.parse().unwrap(),
-        container_id: container.parse().unwrap(),
-        ifname: ifname.parse().unwrap(),
-    }
-}
+use crate::topology::attachment;
 
 fn published(address: &str, ports: &[u16]) -> Published {
     let mapping = |port: &u16| Mapping {
