@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
 use ipnetwork::IpNetwork;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// An address and its prefix length, host bits kept: `10.1.0.5/24`.
@@ -18,6 +19,16 @@ pub struct Cidr(IpNetwork);
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("invalid CIDR address: {0}")]
 pub struct ParseCidrError(String);
+
+impl JsonSchema for Cidr {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Cidr".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "string", "pattern": "^[0-9A-Fa-f:.]+/[0-9]+$" })
+    }
+}
 
 impl Cidr {
     /// An address with a prefix length in bits, or `None` where the prefix is longer than the address.

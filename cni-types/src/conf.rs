@@ -1,7 +1,9 @@
 //! The network configuration that a plugin reads on its standard input.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -28,13 +30,35 @@ pub struct NetConf {
 /// The valid attachments of a GC request.
 pub type ValidAttachments = BTreeSet<(ContainerId, IfName)>;
 
-#[derive(Deserialize, Default)]
+/// The keys that [`NetConf::parse`] decodes. What is said of them is what users read.
+#[derive(Deserialize, Default, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 struct Generic {
+    /// The version of the CNI specification to speak. In a list of plugins, that of the list counts.
+    #[schemars(extend("enum" = versions(), "default" = "0.1.0"))]
     cni_version: String,
+    /// The network's name, which has to be given: letters, digits, `_`, `.` and `-`. In a list of plugins, that of the list counts.
     name: String,
+    /// The plugin: the name of its executable.
     r#type: String,
+    /// What the result shall tell the runtime about DNS.
     dns: Dns,
+}
+
+/// Every version, and the empty text that stands for the oldest.
+fn versions() -> Vec<&'static str> {
+    let all = Version::ALL.into_iter().map(Version::as_str);
+    std::iter::once("").chain(all).collect()
+}
+
+impl JsonSchema for NetConf {
+    fn schema_name() -> Cow<'static, str> {
+        "NetConf".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        Generic::json_schema(generator)
+    }
 }
 
 impl NetConf {

@@ -10,6 +10,7 @@ mod modern;
 
 use std::net::IpAddr;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Document;
 
@@ -64,7 +65,7 @@ pub struct IpConfig {
 }
 
 /// A route of a result or a configuration.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Route {
     /// The largest segment to announce to these destinations, in bytes; 0 leaves it to the kernel.
     #[serde(default, skip_serializing_if = "is_default")]
@@ -73,6 +74,7 @@ pub struct Route {
     pub dst: Cidr,
     /// The next hop. Where it is missing, the gateway of the subnet is meant, if there is one.
     #[serde(default, deserialize_with = "ip_or_empty", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
     pub gw: Option<IpAddr>,
     /// The MTU towards these destinations, in bytes; 0 leaves it to the interface.
     #[serde(default, skip_serializing_if = "is_default")]
@@ -89,7 +91,7 @@ pub struct Route {
 }
 
 /// A DNS configuration.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Dns {
     /// The local domain.

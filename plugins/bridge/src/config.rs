@@ -3,52 +3,78 @@
 use attach::{Dad, Masquerade, Mtu};
 use cni_types::{CniArgs, Code, Error, IfName, MacAddr, NetConf, Result};
 use net::VlanRange;
+use schemars::JsonSchema;
 use serde::Deserialize;
 use skel::Call;
 
 /// The bridge of a configuration that names none.
 const DEFAULT_BRIDGE: &str = "cni0";
 
-/// The keys as they are written, less those that [`Masquerade`] and [`Mtu`] read.
-#[derive(Deserialize, Default)]
+/// The keys as they are written, less those of [`attach::MasqueradeKeys`] and [`attach::MtuKeys`]. What is said of them is what
+/// users read.
+#[derive(Deserialize, Default, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
-struct Written {
+pub(crate) struct Written {
+    /// The bridge to attach to. It is made if it does not exist, and stays.
+    #[schemars(extend("default" = DEFAULT_BRIDGE))]
     bridge: String,
+    /// Gives the bridge the gateway's address of each subnet, and switches the node's forwarding on.
     is_gateway: bool,
+    /// Makes that address the container's default route; isGateway is implied.
     is_default_gateway: bool,
+    /// Lets another address of the bridge give way to the gateway's. Without it, that is an error.
     force_address: bool,
+    /// Lets the bridge send packets back to the port that they came from: a container can reach its own published port.
     hairpin_mode: bool,
+    /// Makes the bridge promiscuous. It excludes hairpinMode.
     promisc_mode: bool,
+    /// The VLAN of the container, untagged on its port; 0 for none. With a gateway, the bridge gets a port such as cni0.100, which
+    /// has the gateway's address.
+    #[schemars(range(min = 0, max = 4094))]
     vlan: i64,
+    /// VLANs that the container sees tagged.
     vlan_trunk: Vec<Trunk>,
+    /// Leaves a port with a VLAN of its own in the bridge's default VLAN too.
     preserve_default_vlan: bool,
+    /// Drops what the container sends from another MAC address than its own. The rules are nf_tables'.
     macspoofchk: bool,
+    /// Lets the kernel look for duplicates of the container's IPv6 addresses, and waits for it.
     enabledad: bool,
+    /// Leaves the container's interface down, for something in the container that takes it over. It excludes ipam.
     disable_container_interface: bool,
+    /// Keeps this port from reaching others of the bridge that are isolated too.
     port_isolation: bool,
     args: Args,
     runtime_config: Mac,
 }
 
-#[derive(Deserialize, Default)]
+#[derive(Deserialize, Default, JsonSchema)]
 #[serde(default)]
 struct Args {
     cni: Mac,
 }
 
-#[derive(Deserialize, Default)]
+#[derive(Deserialize, Default, JsonSchema)]
 #[serde(default)]
 struct Mac {
+    /// The MAC address of the container's interface. That of runtimeConfig wins over that of args.cni, and both over MAC in
+    /// CNI_ARGS.
     mac: String,
 }
 
-#[derive(Deserialize, Default)]
+#[derive(Deserialize, Default, JsonSchema)]
 #[serde(default)]
 struct Trunk {
+    /// The first VLAN of a range; maxID is needed with it.
     #[serde(rename = "minID")]
+    #[schemars(range(min = 1, max = 4094))]
     min_id: Option<i64>,
+    /// The last VLAN of a range.
     #[serde(rename = "maxID")]
+    #[schemars(range(min = 1, max = 4094))]
     max_id: Option<i64>,
+    /// One VLAN.
+    #[schemars(range(min = 1, max = 4094))]
     id: Option<i64>,
 }
 

@@ -8,10 +8,28 @@ mod plan;
 use cni_types::{Attachment, CniResult, Error, IfName, MacAddr, NetConf, Result};
 use net::Net;
 use netfilter::{macspoof, masquerade};
+use skel::schema::Keys;
 use skel::{Add, BestEffort, Call, Check, Del, Gc, Plugin, Status, Undo};
 
 use check::Observed;
 use config::{Cleanup, Config};
+
+/// For `--help` and the manual.
+const EXAMPLE: &str = r#"{
+    "cniVersion": "1.0.0",
+    "name": "pods",
+    "plugins": [
+        {
+            "type": "bridge",
+            "bridge": "cni0",
+            "isDefaultGateway": true,
+            "ipMasq": true,
+            "hairpinMode": true,
+            "ipam": { "type": "host-local", "ranges": [[{ "subnet": "10.88.0.0/16" }], [{ "subnet": "fd00:88::/64" }]] }
+        }
+    ]
+}
+"#;
 
 /// The plugin.
 #[derive(Debug)]
@@ -20,9 +38,16 @@ pub struct Bridge;
 impl Plugin for Bridge {
     const TYPE: &'static str = "bridge";
     const ABOUT: &'static str = "attaches a container to a bridge on the host, with a veth pair";
+    const EXAMPLE: &'static str = EXAMPLE;
     const ENTERS_NETNS: bool = true;
     type Config = Config;
     type Cleanup = Cleanup;
+
+    fn keys() -> Keys {
+        Keys::of::<config::Written>()
+            .and::<attach::MasqueradeKeys>()
+            .and::<attach::MtuKeys>()
+    }
 
     fn config(conf: &NetConf, call: &Call) -> Result<Config> {
         Config::read(conf, call)

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use cni_types::{CniResult, Error, IfName, NetConf, Result};
 use netfilter::Backend;
 use netfilter::firewall::{Ingress, Policy, is_chain_name};
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use crate::daemon;
@@ -34,19 +35,34 @@ pub struct Config {
 /// What DEL works with: the zone, if firewalld may hold what nobody has recorded.
 pub type Cleanup = Option<String>;
 
-#[derive(Deserialize, Default)]
+/// firewalld's zone of a configuration that names none.
+const DEFAULT_ZONE: &str = "trusted";
+
+/// The keys as they are written. What is said of them is what users read.
+#[derive(Deserialize, Default, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
-struct Keys {
+pub(crate) struct Keys {
+    /// Who accepts the container's traffic. Without it: firewalld if its name on the system bus has an owner; else what
+    /// /etc/cni/ferrule.json says; else iptables where it is installed, else nftables.
+    #[schemars(extend("enum" = ["", "iptables", "nftables", "firewalld"]))]
     backend: String,
+    /// The administrator's chain, which iptables looks at before anything is accepted. With nftables it is the chain admin of the
+    /// table inet ferrule_firewall.
+    #[schemars(extend("default" = Policy::DEFAULT_ADMIN_CHAIN))]
     iptables_admin_chain_name: String,
+    /// The zone of firewalld that gets the container's addresses as sources.
+    #[schemars(extend("default" = DEFAULT_ZONE))]
     firewalld_zone: String,
+    /// Who may open connections to the container. With open everybody; with same-bridge, nobody on another bridge with such a
+    /// policy; with isolated, nobody on the same bridge either.
+    #[schemars(extend("enum" = ["", "open", "same-bridge", "isolated"], "default" = "open"))]
     ingress_policy: String,
 }
 
 impl Keys {
     fn zone(&self) -> String {
         match self.firewalld_zone.as_str() {
-            "" => "trusted".to_owned(),
+            "" => DEFAULT_ZONE.to_owned(),
             zone => zone.to_owned(),
         }
     }

@@ -9,9 +9,27 @@ use cni_types::{Attachment, CniResult, Code, Error, NetConf, Result};
 use net::{LinkFilter, Net};
 use netfilter::firewall::{self, Ingress};
 use netfilter::{Backend, Family};
+use skel::schema::Keys;
 use skel::{Add, BestEffort, Call, Check, Del, Gc, Plugin, Status, Undo};
 
 pub use config::{Cleanup, Config, Keeper};
+
+/// For `--help` and the manual.
+const EXAMPLE: &str = r#"{
+    "cniVersion": "1.0.0",
+    "name": "pods",
+    "plugins": [
+        {
+            "type": "bridge",
+            "bridge": "cni0",
+            "isDefaultGateway": true,
+            "ipMasq": true,
+            "ipam": { "type": "host-local", "ranges": [[{ "subnet": "10.88.0.0/16" }]] }
+        },
+        { "type": "firewall", "ingressPolicy": "same-bridge" }
+    ]
+}
+"#;
 
 /// The plugin.
 pub struct Firewall;
@@ -19,9 +37,14 @@ pub struct Firewall;
 impl Plugin for Firewall {
     const TYPE: &'static str = "firewall";
     const ABOUT: &'static str = "lets a container's traffic pass the node's firewall";
+    const EXAMPLE: &'static str = EXAMPLE;
     const ENTERS_NETNS: bool = false;
     type Config = Config;
     type Cleanup = Cleanup;
+
+    fn keys() -> Keys {
+        Keys::of::<config::Keys>()
+    }
 
     fn config(conf: &NetConf, call: &Call) -> Result<Config> {
         config::read(conf, call.prev_result())

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use cni_types::{Cidr, CniArgs, Error, NetConf, Result, Route, Version};
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use crate::range::{self, Bits, Entry, Family, Invalid, Range, RangeSet};
@@ -41,55 +42,77 @@ pub enum Reclaim {
     Never,
 }
 
-#[derive(Deserialize, Default)]
+/// The keys as they are written. What is said of them is what users read.
+#[derive(Deserialize, Default, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
-struct Conf {
+pub(crate) struct Conf {
     ipam: Option<Ipam>,
     runtime_config: RuntimeConfig,
     args: Args,
 }
 
-#[derive(Deserialize, Default)]
+/// The plugin that assigns addresses, by its type, and its keys.
+#[derive(Deserialize, Default, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 struct Ipam {
+    /// Where networks have their directories of addresses in use.
+    #[schemars(extend("default" = DEFAULT_DATA_DIR))]
     data_dir: String,
-    /// `subnet` and the next three are the old style: one range without a list.
+    /// The one range, as a network such as 10.1.0.0/24; short for a list in ranges.
     subnet: Option<String>,
+    /// Its first address to assign, if that is not the subnet's first.
     range_start: String,
+    /// Its last address to assign, if that is not the subnet's last.
     range_end: String,
+    /// Its gateway, which is never assigned, if that is not the subnet's first address.
     gateway: String,
+    /// Range sets, each of which gives one address. A set is a list of ranges of one family; one or the other of subnet and ranges
+    /// is needed, unless runtimeConfig has ranges.
     ranges: Vec<Vec<RangeConf>>,
+    /// The routes of the result.
     routes: Vec<Route>,
+    /// A file like resolv.conf to take the dns of the result from.
     resolv_conf: String,
+    /// Addresses and networks that are never assigned. The reference has no such key.
     exclude: Vec<String>,
+    /// When addresses are taken back whose container is gone without a DEL: always at every ADD, or never; without it, when a range
+    /// set has no address left or the one that is asked for is taken. The reference has no such key.
+    #[schemars(extend("enum" = ["", "always", "never"]))]
     reclaim: String,
 }
 
-#[derive(Deserialize, Default)]
+#[derive(Deserialize, Default, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 struct RangeConf {
+    /// The network that addresses are from, such as 10.1.0.0/24. It has to be given.
     subnet: Option<String>,
+    /// The first address to assign, if that is not the subnet's first.
     range_start: String,
+    /// The last address to assign, if that is not the subnet's last.
     range_end: String,
+    /// The gateway, which is never assigned, if that is not the subnet's first address.
     gateway: String,
 }
 
-#[derive(Deserialize, Default)]
+#[derive(Deserialize, Default, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 struct RuntimeConfig {
+    /// Addresses to assign, with or without a prefix length.
     ips: Vec<String>,
+    /// Range sets that come before those of ipam.
     ip_ranges: Vec<Vec<RangeConf>>,
 }
 
-#[derive(Deserialize, Default)]
+#[derive(Deserialize, Default, JsonSchema)]
 #[serde(default)]
 struct Args {
     cni: ArgsCni,
 }
 
-#[derive(Deserialize, Default)]
+#[derive(Deserialize, Default, JsonSchema)]
 #[serde(default)]
 struct ArgsCni {
+    /// Addresses to assign, on top of those of runtimeConfig and of IP in CNI_ARGS.
     ips: Vec<String>,
 }
 

@@ -21,6 +21,7 @@ mod time;
 use std::path::PathBuf;
 
 use cni_types::{CniResult, Dns, IpConfig, NetConf, Result};
+use skel::schema::Keys;
 use skel::{Add, BestEffort, Call, Check, Del, Gc, Plugin, Status, Undo};
 
 use config::Config;
@@ -29,15 +30,43 @@ use ledger::Ledger;
 use plan::Choice;
 use store::Network;
 
+/// For `--help` and the manual.
+const EXAMPLE: &str = r#"{
+    "cniVersion": "1.0.0",
+    "name": "pods",
+    "plugins": [
+        {
+            "type": "bridge",
+            "bridge": "cni0",
+            "isGateway": true,
+            "ipam": {
+                "type": "host-local",
+                "ranges": [
+                    [{ "subnet": "10.88.0.0/16", "rangeStart": "10.88.1.0", "gateway": "10.88.0.1" }],
+                    [{ "subnet": "fd00:88::/64" }]
+                ],
+                "routes": [{ "dst": "0.0.0.0/0" }, { "dst": "::/0" }],
+                "exclude": ["10.88.7.0/24"]
+            }
+        }
+    ]
+}
+"#;
+
 /// The plugin.
 pub struct HostLocal;
 
 impl Plugin for HostLocal {
     const TYPE: &'static str = "host-local";
     const ABOUT: &'static str = "assigns addresses from ranges and remembers them on this node";
+    const EXAMPLE: &'static str = EXAMPLE;
     const ENTERS_NETNS: bool = false;
     type Config = Config;
     type Cleanup = PathBuf;
+
+    fn keys() -> Keys {
+        Keys::of::<config::Conf>()
+    }
 
     fn config(conf: &NetConf, call: &Call) -> Result<Config> {
         Config::new(conf, call.cni_args())

@@ -2,10 +2,21 @@
 
 use cni_types::{CniResult, Error, Interface, IpConfig, NetConf, Result};
 use net::{Link, Net};
+use skel::schema::Keys;
 use skel::{Add, BestEffort, Call, Check, Del, Gc, Netns, Plugin, Status, Undo};
 
 /// Whatever interface the runtime names, the reference works on this one, and so must we.
 const NAME: &str = "lo";
+
+/// For `--help` and the manual.
+const EXAMPLE: &str = r#"{
+    "cniVersion": "1.0.0",
+    "name": "lo",
+    "plugins": [
+        { "type": "loopback" }
+    ]
+}
+"#;
 
 /// The plugin.
 #[derive(Debug)]
@@ -14,9 +25,14 @@ pub struct Loopback;
 impl Plugin for Loopback {
     const TYPE: &'static str = "loopback";
     const ABOUT: &'static str = "brings up the container's loopback interface";
+    const EXAMPLE: &'static str = EXAMPLE;
     const ENTERS_NETNS: bool = true;
     type Config = ();
     type Cleanup = ();
+
+    fn keys() -> Keys {
+        Keys::common()
+    }
 
     fn config(_: &NetConf, _: &Call) -> Result<()> {
         Ok(())

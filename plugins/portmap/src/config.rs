@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use cni_types::{Cidr, CniResult, Error, NetConf, Result};
 use netfilter::portmap::{Mapping, OnConflict, Published};
 use netfilter::{Backend, Family};
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 /// What ADD and CHECK work with.
@@ -19,35 +20,64 @@ pub struct Config {
 /// What DEL works with: host ports, to recognize rules of the reference suite that name only the container.
 pub type Cleanup = Vec<(netfilter::Protocol, u16)>;
 
-#[derive(Deserialize, Default)]
+/// The keys as they are written. What is said of them is what users read.
+#[derive(Deserialize, Default, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
-struct Keys {
+pub(crate) struct Keys {
+    /// Gives connections that the container could not answer otherwise the node's address as their source: those from the node
+    /// itself and from the container. Without it, ports are not published on 127.0.0.1.
+    #[schemars(extend("default" = true))]
     snat: Option<bool>,
+    /// What holds the rules. Without it: iptables if an option that only iptables has is given; else what /etc/cni/ferrule.json
+    /// says; else iptables where it is installed, else nftables.
+    #[schemars(extend("enum" = ["iptables", "nftables"]))]
     backend: Option<String>,
+    /// The bit of the packet mark that says that a connection is to be masqueraded.
+    #[schemars(range(min = 0, max = 31), extend("default" = Published::DEFAULT_MARK_MASQ_BIT))]
     mark_masq_bit: Option<i64>,
+    /// Masquerades every connection to a published port.
     masq_all: bool,
+    /// A chain of iptables that sets a mark of its own for connections to be masqueraded, such as KUBE-MARK-MASQ. It excludes
+    /// markMasqBit and nftables.
     external_set_mark_chain: Option<String>,
+    /// What connections to IPv4 addresses must fulfil besides, in the syntax of iptables, word by word, or of nft.
     conditions_v4: Vec<String>,
+    /// The same for IPv6.
     conditions_v6: Vec<String>,
+    /// What becomes of a host port that another container holds whose network namespace still exists: refuse fails, replace takes
+    /// it over. The reference has no such key.
+    #[schemars(extend("enum" = ["refuse", "replace"], "default" = "refuse"))]
     on_conflict: Option<String>,
     runtime_config: RuntimeConfig,
 }
 
-#[derive(Deserialize, Default)]
+#[derive(Deserialize, Default, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 struct RuntimeConfig {
+    /// The ports to publish. The runtime writes them where capabilities has portMappings.
     port_mappings: Vec<Entry>,
 }
 
-#[derive(Deserialize, Default)]
+#[derive(Deserialize, Default, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 struct Entry {
+    /// The port on the node; the first of several.
+    #[schemars(range(min = 1, max = 65535))]
     host_port: i64,
+    /// The port in the container; the first of several.
+    #[schemars(range(min = 1, max = 65535))]
     container_port: i64,
+    /// tcp, udp or sctp, in any case.
+    #[schemars(regex(pattern = r"^([Tt][Cc][Pp]|[Uu][Dd][Pp]|[Ss][Cc][Tt][Pp])$"))]
     protocol: String,
+    /// The node's address to publish on; all if it is missing or empty.
     #[serde(rename = "hostIP")]
     host_ip: String,
+    /// The last port on the node. The reference has no such key.
+    #[schemars(range(min = 1, max = 65535))]
     host_port_end: Option<i64>,
+    /// The last port in the container. The reference has no such key.
+    #[schemars(range(min = 1, max = 65535))]
     container_port_end: Option<i64>,
 }
 

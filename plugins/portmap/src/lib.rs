@@ -9,9 +9,28 @@ use cni_types::{CniResult, Code, Error, NetConf, Result};
 use net::{Net, Outcome};
 use netfilter::Family;
 use netfilter::portmap::{self, Hints, Published};
+use skel::schema::Keys;
 use skel::{Add, BestEffort, Call, Check, Del, Gc, Plugin, Status, Undo};
 
 pub use config::{Cleanup, Config};
+
+/// For `--help` and the manual.
+const EXAMPLE: &str = r#"{
+    "cniVersion": "1.0.0",
+    "name": "pods",
+    "plugins": [
+        {
+            "type": "bridge",
+            "bridge": "cni0",
+            "isDefaultGateway": true,
+            "ipMasq": true,
+            "hairpinMode": true,
+            "ipam": { "type": "host-local", "ranges": [[{ "subnet": "10.88.0.0/16" }]] }
+        },
+        { "type": "portmap", "capabilities": { "portMappings": true } }
+    ]
+}
+"#;
 
 /// The plugin.
 pub struct Portmap;
@@ -19,9 +38,14 @@ pub struct Portmap;
 impl Plugin for Portmap {
     const TYPE: &'static str = "portmap";
     const ABOUT: &'static str = "publishes a container's ports on the host";
+    const EXAMPLE: &'static str = EXAMPLE;
     const ENTERS_NETNS: bool = false;
     type Config = Config;
     type Cleanup = Cleanup;
+
+    fn keys() -> Keys {
+        Keys::of::<config::Keys>()
+    }
 
     fn config(conf: &NetConf, call: &Call) -> Result<Config> {
         config::read(conf, call.prev_result())

@@ -8,9 +8,28 @@ use attach::{Masquerade, Mtu, PairRequest};
 use cni_types::{CniResult, Error, NetConf, Result};
 use net::Net;
 use netfilter::masquerade;
+use skel::schema::Keys;
 use skel::{Add, BestEffort, Call, Check, Del, Gc, Plugin, Status, Undo};
 
 use check::Observed;
+
+/// For `--help` and the manual.
+const EXAMPLE: &str = r#"{
+    "cniVersion": "1.0.0",
+    "name": "pods",
+    "plugins": [
+        {
+            "type": "ptp",
+            "ipMasq": true,
+            "ipam": {
+                "type": "host-local",
+                "ranges": [[{ "subnet": "10.89.0.0/16" }]],
+                "routes": [{ "dst": "0.0.0.0/0" }]
+            }
+        }
+    ]
+}
+"#;
 
 /// The plugin.
 #[derive(Debug)]
@@ -40,9 +59,14 @@ impl Config {
 impl Plugin for Ptp {
     const TYPE: &'static str = "ptp";
     const ABOUT: &'static str = "attaches a container to the host, point to point, with a veth pair and routes";
+    const EXAMPLE: &'static str = EXAMPLE;
     const ENTERS_NETNS: bool = true;
     type Config = Config;
     type Cleanup = ();
+
+    fn keys() -> Keys {
+        Keys::of::<attach::MasqueradeKeys>().and::<attach::MtuKeys>()
+    }
 
     fn config(conf: &NetConf, _: &Call) -> Result<Config> {
         Config::read(conf)

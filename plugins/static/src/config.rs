@@ -5,6 +5,7 @@
 use std::net::IpAddr;
 
 use cni_types::{Cidr, CniArgs, CniResult, Code, Dns, Error, IpConfig, NetConf, Result, Route, Version};
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 /// What ADD assigns.
@@ -16,39 +17,53 @@ pub struct Config {
     dns: Dns,
 }
 
-/// The keys as they are written.
-#[derive(Deserialize, Default)]
+/// The keys as they are written. What is said of them is what users read.
+#[derive(Deserialize, Default, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
-struct Written {
+pub(crate) struct Written {
     ipam: Option<Ipam>,
-    runtime_config: Ips,
+    runtime_config: OfRuntime,
     args: Args,
 }
 
-#[derive(Deserialize, Default)]
+/// The plugin that assigns addresses, by its type, and its keys.
+#[derive(Deserialize, Default, JsonSchema)]
 #[serde(default)]
 struct Ipam {
+    /// The addresses to assign.
     addresses: Vec<Address>,
+    /// The routes of the result.
     routes: Vec<Route>,
+    /// The dns of the result.
     dns: Dns,
 }
 
-#[derive(Deserialize, Default)]
+#[derive(Deserialize, Default, JsonSchema)]
 #[serde(default)]
 struct Address {
+    /// The address with the prefix length of its subnet, such as 10.1.0.5/24. It has to be given.
     address: String,
+    /// The subnet's gateway.
     gateway: String,
 }
 
-#[derive(Deserialize, Default)]
+#[derive(Deserialize, Default, JsonSchema)]
 #[serde(default)]
 struct Args {
-    cni: Ips,
+    cni: OfNetwork,
 }
 
-#[derive(Deserialize, Default)]
+#[derive(Deserialize, Default, JsonSchema)]
 #[serde(default)]
-struct Ips {
+struct OfRuntime {
+    /// Addresses with prefix lengths that replace those of ipam, of args.cni and of CNI_ARGS. They have no gateway.
+    ips: Vec<String>,
+}
+
+#[derive(Deserialize, Default, JsonSchema)]
+#[serde(default)]
+struct OfNetwork {
+    /// Addresses with prefix lengths that replace those of ipam and of CNI_ARGS. They have no gateway.
     ips: Vec<String>,
 }
 

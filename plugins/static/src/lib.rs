@@ -5,9 +5,30 @@ mod check;
 mod config;
 
 use cni_types::{CniResult, Error, NetConf, Result};
+use skel::schema::Keys;
 use skel::{Add, BestEffort, Call, Check, Del, Gc, Plugin, Status, Undo};
 
 pub use config::Config;
+
+/// For `--help` and the manual.
+const EXAMPLE: &str = r#"{
+    "cniVersion": "1.0.0",
+    "name": "database",
+    "plugins": [
+        {
+            "type": "bridge",
+            "bridge": "cni0",
+            "isGateway": true,
+            "ipam": {
+                "type": "static",
+                "addresses": [{ "address": "10.90.0.5/24", "gateway": "10.90.0.1" }],
+                "routes": [{ "dst": "0.0.0.0/0" }],
+                "dns": { "nameservers": ["10.90.0.1"] }
+            }
+        }
+    ]
+}
+"#;
 
 /// The plugin.
 #[derive(Debug)]
@@ -16,9 +37,14 @@ pub struct Static;
 impl Plugin for Static {
     const TYPE: &'static str = "static";
     const ABOUT: &'static str = "assigns the addresses that the configuration or the runtime names";
+    const EXAMPLE: &'static str = EXAMPLE;
     const ENTERS_NETNS: bool = false;
     type Config = Config;
     type Cleanup = ();
+
+    fn keys() -> Keys {
+        Keys::of::<config::Written>()
+    }
 
     fn config(conf: &NetConf, call: &Call) -> Result<Config> {
         Config::new(conf, call.cni_args())

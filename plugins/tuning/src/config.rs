@@ -1,9 +1,12 @@
 //! What the configuration says, and what it means. All of it is judged here, before anything is set.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use cni_types::{CniArgs, Code, Error, MacAddr, NetConf, Result};
+use schemars::JsonSchema;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 
 use crate::sysctl::{self, Setting};
 
@@ -33,41 +36,69 @@ pub(crate) struct Attributes {
     pub(crate) tx_queue_len: Option<u32>,
 }
 
-/// The keys as they are written, less the sysctls: see [`sysctl::read`].
-#[derive(Deserialize, Default)]
+/// The keys as they are written. What is said of them is what users read. Sysctls are only passed over here: they are read by
+/// [`sysctl::read`], which has to see what is said twice.
+#[derive(Deserialize, Default, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
-struct Written {
+pub(crate) struct Written {
+    /// The MAC address of the interface. That of args.cni wins over that of runtimeConfig, that over MAC in CNI_ARGS, and that
+    /// over this.
     mac: String,
+    /// Makes the interface promiscuous; false leaves it as it is.
     promisc: bool,
+    /// The MTU of the interface in bytes; 0 leaves it as it is.
+    #[schemars(range(min = 0, max = 2147483647))]
     mtu: i64,
+    /// Has the interface take all multicast packets, or not; without it, it is left as it is.
     allmulti: Option<bool>,
+    /// The length of the interface's transmit queue in packets; without it, it is left as it is.
+    #[schemars(range(min = 0, max = 2147483647))]
     tx_q_len: Option<i64>,
+    /// Sysctls of the container by their names, below net: net.core.somaxconn or net/ipv4/conf/IFNAME/arp_ignore, where IFNAME
+    /// stands for the interface. /etc/cni/tuning/allowlist.conf can say which are allowed.
+    #[serde(rename = "sysctl")]
+    #[schemars(with = "BTreeMap<String, Option<String>>")]
+    _sysctl: IgnoredAny,
+    /// Where it is kept what there was before, for DEL to put back.
+    #[schemars(extend("default" = DEFAULT_DATA_DIR))]
     data_dir: String,
     runtime_config: RuntimeConfig,
     args: Args,
 }
 
-#[derive(Deserialize, Default)]
+#[derive(Deserialize, Default, JsonSchema)]
 #[serde(default)]
 struct RuntimeConfig {
+    /// The MAC address of the interface.
     mac: String,
 }
 
-#[derive(Deserialize, Default)]
+#[derive(Deserialize, Default, JsonSchema)]
 #[serde(default)]
 struct Args {
     cni: ArgsCni,
 }
 
 /// The same keys again, each of which wins where it is set.
-#[derive(Deserialize, Default)]
+#[derive(Deserialize, Default, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 struct ArgsCni {
+    /// As the key mac.
     mac: String,
+    /// As the key promisc.
     promisc: Option<bool>,
+    /// As the key mtu.
+    #[schemars(range(min = 0, max = 2147483647))]
     mtu: Option<i64>,
+    /// As the key allmulti.
     allmulti: Option<bool>,
+    /// As the key txQLen.
+    #[schemars(range(min = 0, max = 2147483647))]
     tx_q_len: Option<i64>,
+    /// As the key sysctl.
+    #[serde(rename = "sysctl")]
+    #[schemars(with = "BTreeMap<String, Option<String>>")]
+    _sysctl: IgnoredAny,
 }
 
 impl Config {

@@ -11,11 +11,31 @@ mod sysctl;
 use std::path::PathBuf;
 
 use cni_types::{Attachment, CniResult, Error, NetConf, Result};
+use skel::schema::Keys;
 use skel::{Add, BestEffort, Call, Check, Del, Gc, Plugin, Status, Undo};
 
 use apply::Container;
 use backup::{Backup, Store};
 use config::Config;
+
+/// For `--help` and the manual.
+const EXAMPLE: &str = r#"{
+    "cniVersion": "1.0.0",
+    "name": "pods",
+    "plugins": [
+        {
+            "type": "bridge",
+            "bridge": "cni0",
+            "ipam": { "type": "host-local", "ranges": [[{ "subnet": "10.88.0.0/16" }]] }
+        },
+        {
+            "type": "tuning",
+            "mtu": 1400,
+            "sysctl": { "net.core.somaxconn": "1024", "net/ipv4/conf/IFNAME/arp_ignore": "1" }
+        }
+    ]
+}
+"#;
 
 /// The plugin.
 #[derive(Debug)]
@@ -24,10 +44,15 @@ pub struct Tuning;
 impl Plugin for Tuning {
     const TYPE: &'static str = "tuning";
     const ABOUT: &'static str = "sets sysctls of the container and attributes of its interface";
+    const EXAMPLE: &'static str = EXAMPLE;
     const ENTERS_NETNS: bool = true;
     type Config = Config;
     /// The directory of backups.
     type Cleanup = PathBuf;
+
+    fn keys() -> Keys {
+        Keys::of::<config::Written>()
+    }
 
     fn config(conf: &NetConf, call: &Call) -> Result<Config> {
         Config::read(conf, call.cni_args())

@@ -8,14 +8,14 @@ use testkit::{Reply, World};
 use crate::suite::Suite;
 
 /// A network of several plugins, run as libcni runs it.
-struct Chain<'a> {
+pub(crate) struct Chain<'a> {
     w: &'a World,
     suite: Suite,
     conf: Value,
 }
 
 impl<'a> Chain<'a> {
-    fn new(w: &'a World, conf: Value) -> Chain<'a> {
+    pub(crate) fn new(w: &'a World, conf: Value) -> Chain<'a> {
         Chain {
             w,
             suite: Suite::install(w),
@@ -53,21 +53,21 @@ impl<'a> Chain<'a> {
         self.conf["plugins"].as_array().unwrap().len()
     }
 
-    fn add(&self, container: &str, capabilities: &Value) -> Value {
+    pub(crate) fn add(&self, container: &str, capabilities: &Value) -> Value {
         self.w.netns(container);
         let mut result: Option<Value> = None;
         for index in 0..self.plugins() {
             let conf = self.plugin_conf(index, capabilities, result.as_ref());
             let next = self.call(index, "ADD", container, &conf).success();
             // libcni attaches loopback by itself: its result is of no concern to the network's plugins.
-            if self.conf["plugins"][index]["type"] != "loopback" {
+            if self.plugins() == 1 || self.conf["plugins"][index]["type"] != "loopback" {
                 result = Some(next);
             }
         }
         result.unwrap()
     }
 
-    fn check(&self, container: &str, capabilities: &Value, result: &Value) {
+    pub(crate) fn check(&self, container: &str, capabilities: &Value, result: &Value) {
         for index in 0..self.plugins() {
             self.call(
                 index,
@@ -79,7 +79,7 @@ impl<'a> Chain<'a> {
         }
     }
 
-    fn del(&self, container: &str, capabilities: &Value, result: Option<&Value>) {
+    pub(crate) fn del(&self, container: &str, capabilities: &Value, result: Option<&Value>) {
         for index in (0..self.plugins()).rev() {
             self.call(index, "DEL", container, &self.plugin_conf(index, capabilities, result))
                 .silent();
@@ -88,11 +88,11 @@ impl<'a> Chain<'a> {
 
     /// Asserts that nothing of any container is left, whatever backend could hold it.
     #[track_caller]
-    fn assert_clean(&self) {
+    pub(crate) fn assert_clean(&self) {
         assert_eq!(self.w.sh_until_silent("ip -o link show type veth"), "");
         let held = self
             .w
-            .sh("find /var/lib/cni/networks -type f ! -path '*/.ferrule/*' ! -name lock ! -name 'last_reserved_ip.*'");
+            .sh("find /var/lib/cni -type f ! -path '*/.ferrule/*' ! -name lock ! -name 'last_reserved_ip.*'");
         assert_eq!(held, "");
         let rules = self.w.sh("iptables-save; ip6tables-save; nft -s list ruleset");
         for trace in [

@@ -6,6 +6,7 @@ mod chains;
 mod firewall;
 mod firewalld;
 mod loopback;
+mod manual;
 mod portmap;
 mod protocol;
 mod ptp;

@@ -12,6 +12,6 @@ pub mod check;
 pub mod routes;
 
 pub use layer3::{Dad, add_routes, bring_up, enable_forwarding, first_address};
-pub use masquerade::Masquerade;
-pub use mtu::Mtu;
+pub use masquerade::{Masquerade, MasqueradeKeys};
+pub use mtu::{Mtu, MtuKeys};
 pub use veth::{Pair, PairRequest, create_pair, delete_host_veth, delete_interface};

@@ -2,6 +2,7 @@
 
 use cni_types::{Attachment, Cidr, Error, NetConf, Result};
 use netfilter::{Backend, masquerade};
+use schemars::JsonSchema;
 use serde::Deserialize;
 use skel::Undo;
 
@@ -12,11 +13,16 @@ pub struct Masquerade {
     exclude: Vec<Cidr>,
 }
 
-#[derive(Deserialize, Default)]
+/// The keys as they are written. What is said of them is what users read.
+#[derive(Deserialize, Default, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
-struct Written {
+pub struct MasqueradeKeys {
+    /// Masquerades the container's connections that leave its subnet: they get the node's address as their source.
     ip_masq: bool,
+    /// What holds the rules. Without it, the node decides: /etc/cni/ferrule.json, else iptables where it is installed, else nftables.
+    #[schemars(extend("enum" = ["", "iptables", "nftables"]))]
     ip_masq_backend: Option<String>,
+    /// More destinations that see the container's own address, as networks such as 10.0.0.0/8.
     ip_masq_exclude: Vec<Cidr>,
 }
 
@@ -28,7 +34,7 @@ impl Masquerade {
     /// A backend that does not exist, whether or not masquerading is asked for; excluded ranges with host bits; and those of
     /// [`Backend::of_node`].
     pub fn read(conf: &NetConf) -> Result<Option<Masquerade>> {
-        let written: Written = conf.decode()?;
+        let written: MasqueradeKeys = conf.decode()?;
         let named = written.ip_masq_backend.as_deref().filter(|name| !name.is_empty());
         let named = named.map(str::parse::<Backend>).transpose();
         let named = named

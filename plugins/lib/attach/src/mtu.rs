@@ -2,6 +2,7 @@
 
 use cni_types::{Error, NetConf, Result};
 use net::{Family, Net};
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 /// What the kernel allows a veth (drivers/net/veth.c, include/uapi/linux/if_ether.h).
@@ -18,10 +19,14 @@ pub enum Mtu {
     Uplink,
 }
 
-#[derive(Deserialize, Default)]
+/// The keys as they are written. What is said of them is what users read.
+#[derive(Deserialize, Default, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
-struct Written {
+pub struct MtuKeys {
+    /// The MTU of the interfaces in bytes, at least 68; 0 leaves it to the kernel.
+    #[schemars(range(min = 0, max = 65535))]
     mtu: i64,
+    /// Takes the MTU of the node's uplink, the interface of its default route. It excludes mtu.
     mtu_auto: bool,
 }
 
@@ -32,7 +37,7 @@ impl Mtu {
     ///
     /// An MTU that no veth can have; both keys at once.
     pub fn read(conf: &NetConf) -> Result<Mtu> {
-        let written: Written = conf.decode()?;
+        let written: MtuKeys = conf.decode()?;
         match written.mtu {
             0 if written.mtu_auto => Ok(Mtu::Uplink),
             0 => Ok(Mtu::Kernel),

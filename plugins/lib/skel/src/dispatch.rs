@@ -14,7 +14,7 @@ use crate::environment::{Environment, Verb};
 use crate::output::Unwritten;
 use crate::plugin::{Plugin, Registered};
 use crate::undo::{BestEffort, Undo};
-use crate::{logger, netns, output};
+use crate::{logger, manual, netns, output};
 
 /// One call of a plugin: everything that it gets from outside.
 #[derive(Clone)]
@@ -63,7 +63,12 @@ pub fn run_suite(suite: &'static [Registered]) -> ExitCode {
     let name = Path::new(&name).file_name().unwrap_or_default();
     match suite.iter().find(|plugin| name == plugin.name) {
         Some(plugin) => run_plugin(plugin, suite),
-        None if args.next().is_some_and(|arg| arg == "list") => output::lines(suite.iter().map(|plugin| plugin.name)),
+        None if args.next().is_some_and(|arg| arg == "list") => output::to_stdout(
+            &suite
+                .iter()
+                .map(|plugin| format!("{}\n", plugin.name))
+                .collect::<String>(),
+        ),
         None => output::explain_suite(suite),
     }
 }
@@ -72,7 +77,10 @@ fn run_plugin(plugin: &'static Registered, suite: &'static [Registered]) -> Exit
     let env = Environment::read();
     logger::start(plugin.name, &env);
     match env.command.as_str() {
-        "" => output::explain_plugin(plugin),
+        "" => {
+            let arguments: Vec<_> = std::env::args_os().skip(1).collect();
+            manual::answer(plugin, &arguments, io::stdin().is_terminal())
+        }
         "VERSION" => exit_code(output::print(&output::version_object())),
         _ => answer(plugin, env, suite),
     }

@@ -10,9 +10,11 @@ mod delegate;
 mod dispatch;
 mod environment;
 mod logger;
+mod manual;
 mod netns;
 mod output;
 mod plugin;
+pub mod schema;
 mod undo;
 
 pub use context::{Add, Call, Check, Del, Gc, Status};

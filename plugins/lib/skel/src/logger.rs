@@ -13,6 +13,9 @@ struct Stderr {
     level: LevelFilter,
 }
 
+/// What `CNI_LOG` does, for people.
+pub(crate) const VARIABLE: &str = "Which lines go to standard error: error, warn, info, debug or trace.";
+
 static LOGGER: OnceLock<Stderr> = OnceLock::new();
 
 /// Starts logging for a call of `plugin`. `CNI_LOG` is `error`, `warn` (the default), `info`, `debug` or `trace`.

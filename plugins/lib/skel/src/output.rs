@@ -70,27 +70,17 @@ pub(crate) fn version_object() -> Document {
     json!({ "cniVersion": Version::LATEST.as_str(), "supportedVersions": supported })
 }
 
-/// Prints lines for people or scripts that start the suite's executable by its own name.
-pub(crate) fn lines<'a>(lines: impl Iterator<Item = &'a str>) -> ExitCode {
-    let text = lines.fold(String::new(), |text, line| text + line + "\n");
-    match io::stdout().write_all(text.as_bytes()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(_) => ExitCode::FAILURE,
-    }
-}
-
-/// Tells a person who started a plugin by hand what it is. On standard error: standard output is the runtime's.
-pub(crate) fn explain_plugin(plugin: &Registered) -> ExitCode {
+/// What a plugin is, for a person who started it by hand.
+pub(crate) fn about_plugin(plugin: &Registered) -> String {
     let versions: Vec<&str> = Version::ALL.iter().map(|version| version.as_str()).collect();
-    let text = format!(
+    format!(
         "CNI {} plugin of ferrule {}: {}\nIt is started by a container runtime, with CNI_COMMAND in its environment and a \
          network configuration on its standard input.\nCNI protocol versions supported: {}\n",
         plugin.name,
         env!("CARGO_PKG_VERSION"),
         plugin.about,
         versions.join(", ")
-    );
-    to_stderr(&text)
+    )
 }
 
 /// Tells a person who started the suite's executable by hand what it is.
@@ -107,8 +97,18 @@ pub(crate) fn explain_suite(suite: &[Registered]) -> ExitCode {
     to_stderr(&text)
 }
 
-fn to_stderr(text: &str) -> ExitCode {
-    match io::stderr().write_all(text.as_bytes()) {
+/// Prints to a person. Nothing of the protocol goes this way: see [`print`].
+pub(crate) fn to_stdout(text: &str) -> ExitCode {
+    exit_code(io::stdout().write_all(text.as_bytes()))
+}
+
+/// Prints to a person where standard output is the runtime's.
+pub(crate) fn to_stderr(text: &str) -> ExitCode {
+    exit_code(io::stderr().write_all(text.as_bytes()))
+}
+
+fn exit_code(written: io::Result<()>) -> ExitCode {
+    match written {
         Ok(()) => ExitCode::SUCCESS,
         Err(_) => ExitCode::FAILURE,
     }

@@ -4,6 +4,7 @@ use cni_types::{CniResult, NetConf, Result};
 
 use crate::context::{Add, Call, Check, Del, Gc, Status};
 use crate::dispatch::{self, Reply, Request};
+use crate::schema::Keys;
 use crate::undo::{BestEffort, Undo};
 
 /// A CNI plugin: its verbs, each on a typed context.
@@ -14,14 +15,19 @@ use crate::undo::{BestEffort, Undo};
 pub trait Plugin {
     /// The plugin's name: `type` in a configuration, and the name of its executable.
     const TYPE: &'static str;
-    /// One line on what it does.
+    /// What it does: a sentence without its subject, the plugin, and without its full stop.
     const ABOUT: &'static str;
+    /// A network configuration list that works, with this plugin in it.
+    const EXAMPLE: &'static str;
     /// Whether ADD and CHECK work inside the container's network namespace, so that a path which is none is refused.
     const ENTERS_NETNS: bool;
     /// What ADD and CHECK need from the configuration.
     type Config;
     /// What DEL and GC need from the configuration.
     type Cleanup;
+
+    /// The types that [`Plugin::config`] decodes. What they say of their fields is what users read.
+    fn keys() -> Keys;
 
     /// Reads the configuration for ADD and CHECK.
     ///
@@ -67,6 +73,9 @@ pub struct Registered {
     pub name: &'static str,
     /// [`Plugin::ABOUT`].
     pub about: &'static str,
+    /// [`Plugin::EXAMPLE`].
+    pub example: &'static str,
+    pub(crate) keys: fn() -> Keys,
     pub(crate) call: fn(&Request) -> Result<Reply>,
 }
 
@@ -76,6 +85,8 @@ impl Registered {
         Registered {
             name: P::TYPE,
             about: P::ABOUT,
+            example: P::EXAMPLE,
+            keys: P::keys,
             call: dispatch::call::<P>,
         }
     }
