@@ -54,8 +54,11 @@ impl Container {
             return Ok(());
         }
         self.with_sysctls(|sysctl| {
-            for Found { path, wanted, .. } in sysctls {
-                let _ = sysctl.set(path, wanted)?;
+            for Found { path, wanted, now } in sysctls {
+                match now {
+                    Some(_) => _ = sysctl.set(path, wanted)?,
+                    None => sysctl.trigger(path, wanted)?,
+                }
             }
             Ok(())
         })
@@ -112,13 +115,17 @@ impl Container {
 
 fn find(sysctl: &net::Sysctl, setting: &Setting, ifname: &IfName) -> Result<Found> {
     let paths = setting.paths(ifname);
+    let found = |path: &str, now: Option<String>| Found {
+        path: path.to_owned(),
+        wanted: setting.value.clone(),
+        now,
+    };
     for path in &paths {
+        if sysctl.is_write_only(path)? {
+            return Ok(found(path, None));
+        }
         if let Some(now) = sysctl.get(path)? {
-            return Ok(Found {
-                path: path.clone(),
-                wanted: setting.value.clone(),
-                now,
-            });
+            return Ok(found(path, Some(now)));
         }
     }
     let path = paths.first().map_or("", |path| path);

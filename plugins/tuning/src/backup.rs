@@ -58,16 +58,19 @@ impl Backup {
     /// What `config` is about to change; `link` is the container's interface where it changes that.
     pub(crate) fn of(attachment: &Attachment, config: &Config, link: Option<&Link>, sysctls: &[Found]) -> Backup {
         let wanted = &config.attributes;
-        let old = |Found { path, now, .. }: &Found| OldValue {
-            path: path.clone(),
-            value: now.clone(),
+        // What can only be written has no value to put back.
+        let old = |Found { path, now, .. }: &Found| {
+            Some(OldValue {
+                path: path.clone(),
+                value: now.clone()?,
+            })
         };
         let mut backup = Backup {
             ferrule: Some(Ours {
                 network: attachment.network.to_string(),
                 container_id: attachment.container_id.to_string(),
                 ifname: attachment.ifname.to_string(),
-                sysctl: sysctls.iter().map(old).collect(),
+                sysctl: sysctls.iter().filter_map(old).collect(),
             }),
             ..Backup::default()
         };
@@ -252,7 +255,7 @@ mod tests {
         let old = |&(path, value): &(&str, &str)| Found {
             path: path.into(),
             wanted: "9".into(),
-            now: value.into(),
+            now: Some(value.into()),
         };
         let config = Config {
             sysctls: vec![],

@@ -8,13 +8,18 @@ use crate::sysctl::Found;
 
 /// The first sysctl that has another value. White space does not count: the kernel separates numbers by tabs.
 pub(crate) fn sysctls(found: &[Found]) -> Result<()> {
-    let differs = |sysctl: &&Found| !sysctl.wanted.split_whitespace().eq(sysctl.now.split_whitespace());
-    match found.iter().find(differs) {
-        None => Ok(()),
-        Some(Found { path, wanted, now }) => Err(Error::internal(format!(
-            "Error: Tuning configured value of /proc/sys/net/{path} is {wanted}, current value is {now}"
-        ))),
+    for Found { path, wanted, now } in found {
+        let Some(now) = now else {
+            log::debug!("/proc/sys/net/{path} can only be written: there is nothing to compare");
+            continue;
+        };
+        if !wanted.split_whitespace().eq(now.split_whitespace()) {
+            return Err(Error::internal(format!(
+                "Error: Tuning configured value of /proc/sys/net/{path} is {wanted}, current value is {now}"
+            )));
+        }
     }
+    Ok(())
 }
 
 /// The first attribute that differs.
@@ -53,12 +58,16 @@ mod tests {
         let found = |wanted: &str, now: &str| Found {
             path: "ipv4/tcp_rmem".into(),
             wanted: wanted.into(),
-            now: now.into(),
+            now: Some(now.into()),
         };
         sysctls(&[
             found("4096 87380 16777216", "4096\t87380\t16777216"),
             found(" 1\n", "1"),
             found("", ""),
+            Found {
+                now: None,
+                ..found("1", "")
+            },
         ])
         .unwrap();
         assert_eq!(

@@ -22,8 +22,8 @@ pub(crate) struct Found {
     /// Below /proc/sys/net.
     pub(crate) path: String,
     pub(crate) wanted: String,
-    /// The value that it has.
-    pub(crate) now: String,
+    /// The value that it has; `None` where it can only be written.
+    pub(crate) now: Option<String>,
 }
 
 /// Reads `sysctl` and `args.cni.sysctl`, whose values win.

@@ -477,3 +477,33 @@ fn a_chain_with_bridge_is_tuned() {
         assert_eq!(w.sh("find /run/cni -type f 2>/dev/null; ip -o link show type veth"), "");
     });
 }
+
+#[test]
+fn sysctls_that_can_only_be_written_are_written() {
+    testkit::world(|w| {
+        let node = Node::new(w);
+        // What the kernel has learned of paths is remembered until somebody writes to `flush`.
+        w.sh("ip addr add 10.1.0.1/24 dev host0; sysctl -qw net.ipv4.ip_forward=1; ip link add far type veth peer name unused
+            ip link set far mtu 1300 up; ip link set unused up; ip addr add 10.2.0.1/24 dev far");
+        w.sh_in(
+            "a",
+            "ip addr add 10.1.0.5/24 dev eth0; ip route add default via 10.1.0.1",
+        );
+        let learned = || w.sh_in("a", "ip route get 10.2.0.9");
+        w.sh_in("a", "ping -q -c 1 -W 1 -M do -s 1400 10.2.0.9 || true");
+        assert!(learned().contains("mtu 1300"), "{}", learned());
+
+        let keys = json!({ "sysctl": { "net.ipv4.route.flush": "1", "net.ipv4.conf.IFNAME.arp_filter": "1" } });
+        node.call("ADD", keys.clone()).success();
+        assert!(!learned().contains("mtu"), "{}", learned());
+        assert_eq!(node.sysctl("ipv4/conf/eth0/arp_filter"), "1");
+        node.call("CHECK", keys.clone()).silent();
+        let backup = fs::read_to_string("/run/cni/tuning/c_eth0.json").unwrap();
+        assert!(backup.contains("arp_filter") && !backup.contains("flush"), "{backup}");
+        node.call("DEL", keys).silent();
+        assert_eq!(node.sysctl("ipv4/conf/eth0/arp_filter"), "0");
+        assert_eq!(node.backups(), "");
+        let nowhere = json!({ "sysctl": { "net.ipv4.route.no_such": "1" } });
+        assert!(node.call("ADD", nowhere).error().1.contains("no such file"));
+    });
+}

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open, openat};
@@ -105,6 +105,34 @@ impl Sysctl {
         file.write_all_at(value.as_bytes(), 0)
             .map_err(|e| failed(Failure::io(&e)))?;
         Ok(Outcome::Changed(before))
+    }
+
+    /// Whether `key` can be written and never be read: it holds no value, but does something, as `ipv4/route/flush` does.
+    ///
+    /// # Errors
+    /// As [`Sysctl::get`].
+    pub fn is_write_only(&self, key: &str) -> Result<bool> {
+        let failed = |failure: Failure| failure.of("look at sysctl", format!("net/{key}"));
+        match self.open(key, OFlag::O_PATH) {
+            // The kernel refuses what the mode does not allow to root as well (`sysctl_perm`).
+            Ok(file) => {
+                let metadata = file.metadata().map_err(|e| failed(Failure::io(&e)))?;
+                Ok(metadata.mode() & 0o666 == 0o200)
+            }
+            Err(failure) if failure.errno() == Errno::ENOENT => Ok(false),
+            Err(failure) => Err(failed(failure)),
+        }
+    }
+
+    /// Writes to a `key` that cannot be read.
+    ///
+    /// # Errors
+    /// There is no such key, it cannot be written, or the kernel refuses the value.
+    pub fn trigger(&self, key: &str, value: &str) -> Result<()> {
+        let failed = |failure: Failure| failure.of("write sysctl", format!("net/{key}={value}"));
+        let file = self.open(key, OFlag::O_WRONLY).map_err(failed)?;
+        file.write_all_at(value.as_bytes(), 0)
+            .map_err(|e| failed(Failure::io(&e)))
     }
 
     fn open(&self, key: &str, access: OFlag) -> Result<File, Failure> {

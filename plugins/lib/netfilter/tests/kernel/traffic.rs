@@ -40,7 +40,6 @@ pub(crate) fn with_each_backend(test: impl Fn(&Node) + Sync) {
 
 fn with(backend: Backend, test: impl Fn(&Node) + Sync) {
     world(|w| {
-        println!("with {backend:?}");
         build(w);
         test(&Node { w, backend });
     });
