@@ -56,7 +56,8 @@ impl Plugin for Firewall {
 
     fn add(cx: &Add<Config>, undo: &mut Undo) -> Result<CniResult> {
         let (config, attachment) = (cx.config(), cx.attachment());
-        // What the first ADD of a living container did is not for a second one to take back.
+        // What the first ADD of a living container did is not for a second one to take back. Else before they begin:
+        // whatever goes wrong, a panic even, some rules may be there by then.
         let repeated = firewall::is_added(attachment)? || sources::are_recorded(attachment);
         let mut take_back = |what: &'static str, undone: fn(&Attachment) -> Result<()>| {
             let owner = attachment.clone();
@@ -64,12 +65,12 @@ impl Plugin for Firewall {
                 undo.push(what, move || undone(&owner));
             }
         };
-        firewall::add(config.backend, attachment, &config.policy)?;
         take_back("firewall rules", |owner| firewall::del(owner, &[]));
+        firewall::add(config.backend, attachment, &config.policy)?;
         match config.keeper {
             Keeper::Firewalld => {
-                sources::add(attachment, &config.zone, &config.policy.addresses)?;
                 take_back("firewalld's sources", |owner| sources::del(owner, None));
+                sources::add(attachment, &config.zone, &config.policy.addresses)?;
             }
             Keeper::Rules => sources::del(attachment, None)?,
         }

@@ -63,12 +63,12 @@ impl Plugin for Portmap {
                 ..config.published.clone()
             };
             let attachment = cx.attachment().clone();
-            let repeated = portmap::is_published(&attachment)?;
-            portmap::add(config.backend, &attachment, &published)?;
-            // What the first ADD of a living container did is not for a second one to take back.
-            if !repeated {
+            // What the first ADD of a living container did is not for a second one to take back. Else before it begins:
+            // whatever goes wrong, a panic even, some rules may be there by then.
+            if !portmap::is_published(&attachment)? {
                 undo.push("published ports", move || portmap::del(&attachment, &Hints::default()));
             }
+            portmap::add(config.backend, cx.attachment(), &published)?;
             route_localnet(&published)?;
         }
         Ok(cx.prev_result().cloned().unwrap_or_default())

@@ -299,8 +299,12 @@ fn release(edit: &mut Edit, family: Family, record: &Record, ifname: &IfName, fe
         // Written by the reference, which says only whose container it is.
         None => chains.iter().flat_map(|chain| content(edit.table(), chain)).collect(),
     };
-    for (chain, rule) in own {
-        if !is_shared(record, ifname, feature, family, &chain, &rule) {
+    let (inside, outside): (Vec<_>, Vec<_>) = own.into_iter().partition(|(chain, _)| chains.contains(chain));
+    // What leads to the container's chains first: what is in them may serve another interface, which the reference
+    // attached. Nothing is recorded of that, but that something else still leads there.
+    for (chain, rule) in outside.into_iter().chain(inside) {
+        let is_foreign = || feature == Feature::Masquerade && is_reached_unrecorded(edit.table(), record, &chain);
+        if !is_shared(record, ifname, feature, family, &chain, &rule) && !is_foreign() {
             edit.remove_rule(&chain, &rule);
         }
     }
@@ -315,6 +319,19 @@ fn release(edit: &mut Edit, family: Family, record: &Record, ifname: &IfName, fe
             edit.remove_chain(&chain);
         }
     }
+}
+
+/// Whether rules that nobody has recorded lead to a chain.
+fn is_reached_unrecorded(table: &Saved, record: &Record, chain: &str) -> bool {
+    let holdings = held(record, Feature::Masquerade);
+    let is_recorded = |from: &str, rule: &Rule| {
+        let mut rules = holdings.iter().flat_map(|holding| &holding.rules);
+        rules.any(|own| own.chain == from && own.rule == *rule)
+    };
+    table
+        .jumps_to(chain)
+        .iter()
+        .any(|(from, rule)| !is_recorded(from, rule))
 }
 
 /// The rules in a chain and those that jump to it.

@@ -97,6 +97,28 @@ fn two_interfaces_of_a_container_on_one_network_keep_their_own() {
     });
 }
 
+/// The masquerading of a container's interfaces on one network is one chain, to which a rule for each address leads.
+#[test]
+fn masquerading_of_an_interface_that_the_reference_attached_outlives_our_own_of_another() {
+    testkit::world(|w| {
+        let [eth0, eth1] = ["eth0", "eth1"].map(|ifname| attachment("net1", "c1", ifname));
+        masquerade::add(Backend::Iptables, &eth0, &masquerade_of("10.1.0.2/24")).unwrap();
+        let alone = nat(w);
+        // As the reference leaves it: the same rules, and no record.
+        w.sh("rm -r /run/cni/ferrule-iptables");
+        masquerade::add(Backend::Iptables, &eth1, &masquerade_of("10.1.0.3/24")).unwrap();
+        masquerade::del(&eth1).unwrap();
+        assert_eq!(nat(w), alone);
+
+        masquerade::add(Backend::Iptables, &eth1, &masquerade_of("10.1.0.3/24")).unwrap();
+        masquerade::del(&eth0).unwrap();
+        assert!(!nat(w).contains("10.1.0.2"), "{}", nat(w));
+        masquerade::check(Backend::Iptables, &eth1, &masquerade_of("10.1.0.3/24")).unwrap();
+        masquerade::del(&eth1).unwrap();
+        assert!(!nat(w).contains("10.1.0."), "{}", nat(w));
+    });
+}
+
 #[test]
 fn adding_again_replaces_what_was_there() {
     testkit::world(|w| {
