@@ -1,5 +1,8 @@
 //! The suite in one executable: the name that it is started under tells the plugin.
 
+mod node;
+
+use std::path::Path;
 use std::process::ExitCode;
 
 use skel::Registered;
@@ -17,5 +20,13 @@ static SUITE: &[Registered] = &[
 ];
 
 fn main() -> ExitCode {
-    skel::run_suite(SUITE)
+    let mut arguments = std::env::args_os();
+    let started_as = arguments.next().unwrap_or_default();
+    let name = Path::new(&started_as).file_name().unwrap_or_default();
+    let is_plugin = SUITE.iter().any(|plugin| name == plugin.name);
+    let command = arguments.next().filter(|_| !is_plugin);
+    match command.and_then(|command| node::command(&command)) {
+        Some(command) => node::run(command, SUITE, arguments),
+        None => skel::run_suite(SUITE),
+    }
 }

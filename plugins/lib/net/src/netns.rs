@@ -48,3 +48,18 @@ impl Drop for Back {
 fn set(netns: BorrowedFd<'_>) -> std::result::Result<(), Failure> {
     nix::sched::setns(netns, CloneFlags::CLONE_NEWNET).map_err(Failure::from)
 }
+
+/// Runs `f` in a new namespace that ends with it, in a thread of its own. For trying out what the kernel can do.
+///
+/// # Errors
+/// The kernel or the caller's rights allow no new namespace; `f` was not called then.
+pub fn run_in_new<T: Send>(f: impl FnOnce() -> T + Send) -> Result<T> {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            nix::sched::unshare(CloneFlags::CLONE_NEWNET)
+                .map_err(|e| Failure::from(e).of("make", "a network namespace"))?;
+            Ok(f())
+        });
+        thread.join().unwrap_or_else(|cause| std::panic::resume_unwind(cause))
+    })
+}

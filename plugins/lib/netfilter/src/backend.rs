@@ -1,5 +1,6 @@
 //! Which of the kernel's two rule systems holds our rules.
 
+use std::fmt;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
@@ -11,7 +12,7 @@ use serde::Deserialize;
 use crate::{iptables, nftables};
 
 /// Settings of the whole node, which the installer writes and which need not exist.
-const NODE_SETTINGS: &str = "/etc/cni/ferrule.json";
+pub const NODE_SETTINGS: &str = "/etc/cni/ferrule.json";
 
 /// A rule system of the kernel, and the way we write it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -26,6 +27,22 @@ pub enum Backend {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unrecognized backend {0:?}")]
 pub struct ParseBackendError(String);
+
+impl Backend {
+    /// Its name in configurations.
+    pub fn name(self) -> &'static str {
+        match self {
+            Backend::Iptables => "iptables",
+            Backend::Nftables => "nftables",
+        }
+    }
+}
+
+impl fmt::Display for Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
 
 impl FromStr for Backend {
     type Err = ParseBackendError;

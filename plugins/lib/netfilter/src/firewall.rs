@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use cni_types::{Attachment, ContainerId, IfName, NetworkName, Result};
 
-use crate::sweep::together;
+use crate::sweep::{first_of, together};
 use crate::{Backend, Family, iptables, nftables};
 
 /// Whether a text can name a chain of iptables.
@@ -98,16 +98,19 @@ pub fn add(backend: Backend, attachment: &Attachment, policy: &Policy) -> Result
     })
 }
 
-/// Compares what the kernel holds for the attachment with what [`add`] would write.
+/// Compares what the kernel holds for the attachment with what [`add`] would write. What the other backend wrote is as
+/// good: the node's backend does not stay what it was while containers run.
 ///
 /// # Errors
 ///
-/// The first difference, in words.
+/// The first difference from what `backend` would have written, in words.
 pub fn check(backend: Backend, attachment: &Attachment, policy: &Policy) -> Result<()> {
+    let in_iptables = || iptables::firewall::check(attachment, policy);
+    let in_nftables = || nftables::firewall::check(attachment, policy);
     match backend {
         _ if policy.is_nothing() => Ok(()),
-        Backend::Iptables => iptables::firewall::check(attachment, policy),
-        Backend::Nftables => nftables::firewall::check(attachment, policy),
+        Backend::Iptables => first_of(&[&in_iptables, &in_nftables]),
+        Backend::Nftables => first_of(&[&in_nftables, &in_iptables]),
     }
 }
 

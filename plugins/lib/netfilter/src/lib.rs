@@ -21,10 +21,12 @@ mod packet;
 mod sweep;
 
 pub mod firewall;
+pub mod handover;
 pub mod macspoof;
 pub mod masquerade;
+pub mod node;
 pub mod portmap;
 
-pub use backend::{Backend, ParseBackendError};
+pub use backend::{Backend, NODE_SETTINGS, ParseBackendError};
 pub use lock::{Lock, exclusive as lock};
 pub use packet::{Family, ParseProtocolError, Protocol};

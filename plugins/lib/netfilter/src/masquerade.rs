@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use cni_types::{Attachment, Cidr, ContainerId, IfName, NetworkName, Result};
 
-use crate::sweep::together;
+use crate::sweep::{first_of, together};
 use crate::{Backend, iptables, nftables};
 
 /// The connections of one attachment that are masqueraded.
@@ -35,15 +35,19 @@ pub fn add(backend: Backend, attachment: &Attachment, masquerade: &Masquerade) -
     }
 }
 
-/// Compares what the kernel holds for the attachment with what [`add`] would write.
+/// Compares what the kernel holds for the attachment with what [`add`] would write. What another backend or the reference
+/// wrote is as good: neither the node's backend nor its suite of plugins stays what it was while containers run.
 ///
 /// # Errors
 ///
-/// The first difference, in words.
+/// The first difference from what `backend` would have written, in words.
 pub fn check(backend: Backend, attachment: &Attachment, masquerade: &Masquerade) -> Result<()> {
+    let in_iptables = || iptables::masquerade::check(attachment, masquerade);
+    let in_nftables = || nftables::masquerade::check(attachment, masquerade);
+    let by_reference = || nftables::masquerade::check_of_reference(attachment, masquerade);
     match backend {
-        Backend::Iptables => iptables::masquerade::check(attachment, masquerade),
-        Backend::Nftables => nftables::masquerade::check(attachment, masquerade),
+        Backend::Iptables => first_of(&[&in_iptables, &in_nftables, &by_reference]),
+        Backend::Nftables => first_of(&[&in_nftables, &in_iptables, &by_reference]),
     }
 }
 

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use cni_types::{Attachment, Cidr, ContainerId, IfName, NetworkName, Result};
 
 use crate::conntrack::{self, HostPorts};
-use crate::sweep::together;
+use crate::sweep::{first_of, together};
 use crate::{Backend, Family, Protocol, iptables, nftables};
 
 /// One published port, or a range of ports with as many ports on either side.
@@ -170,15 +170,19 @@ fn complete(backend: Backend, attachment: &Attachment, published: &Published) ->
     conntrack::flush_udp(&published.udp_ports())
 }
 
-/// Compares what the kernel holds for the attachment with what [`add`] would write.
+/// Compares what the kernel holds for the attachment with what [`add`] would write. What another backend or the reference
+/// wrote is as good: neither the node's backend nor its suite of plugins stays what it was while containers run.
 ///
 /// # Errors
 ///
-/// The first difference, in words.
+/// The first difference from what `backend` would have written, in words.
 pub fn check(backend: Backend, attachment: &Attachment, published: &Published) -> Result<()> {
+    let in_iptables = || iptables::portmap::check(attachment, published);
+    let in_nftables = || nftables::portmap::check(attachment, published);
+    let by_reference = || nftables::portmap::check_of_reference(attachment, published);
     match backend {
-        Backend::Iptables => iptables::portmap::check(attachment, published),
-        Backend::Nftables => nftables::portmap::check(attachment, published),
+        Backend::Iptables => first_of(&[&in_iptables, &in_nftables, &by_reference]),
+        Backend::Nftables => first_of(&[&in_nftables, &in_iptables, &by_reference]),
     }
 }
 

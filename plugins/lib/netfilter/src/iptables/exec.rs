@@ -44,6 +44,15 @@ pub(crate) fn is_installed() -> bool {
     find_in(&path, "iptables").is_some()
 }
 
+/// What `iptables --version` says, such as `iptables v1.8.9 (nf_tables)`; `None` where there is no iptables.
+pub(crate) fn version() -> Result<Option<String>> {
+    let Some(program) = find("iptables") else {
+        return Ok(None);
+    };
+    let output = run(&program, &["--version"], "")?;
+    Ok(Some(String::from_utf8_lossy(&output.stdout).trim().to_owned()))
+}
+
 impl Tool {
     /// The default implementation for a family.
     pub(super) fn of(family: Family) -> Tool {

@@ -17,6 +17,7 @@ use super::rule::Rule;
 use super::saved::{Saved, Table};
 use crate::Family;
 use crate::firewall::{Ingress, Policy};
+use crate::lock;
 
 /// Whether rules of the attachment are recorded.
 pub(crate) fn holds(attachment: &Attachment) -> Result<bool> {
@@ -129,6 +130,15 @@ fn isolate(edit: &mut Edit, ingress: &Ingress) {
     for chain in [ISOLATION_STAGE_1, ISOLATION_STAGE_2] {
         edit.ensure_rule(chain, end_of_isolation());
     }
+}
+
+/// Isolates a bridge for the containers of a family that are on it already.
+pub(crate) fn isolate_bridge(ingress: &Ingress, family: Family) -> Result<()> {
+    let _lock = lock::exclusive()?;
+    let tool = Tool::of(family);
+    let mut edit = Edit::new(tool.save(Table::Filter)?);
+    isolate(&mut edit, ingress);
+    edit.script().map_or(Ok(()), |script| tool.restore(&script))
 }
 
 /// See [`crate::firewall::check`].

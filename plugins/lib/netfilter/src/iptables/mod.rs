@@ -10,11 +10,13 @@
 //! * `conflict`: host ports that another container holds.
 //! * `portmap`, `masquerade`, `firewall`: what the rules are.
 //! * `exec`, `evidence`: the programs, and when there is no need for them.
+//! * `exemptions`: what an administrator keeps from being masqueraded.
 
 mod conflict;
 mod edit;
 mod evidence;
 mod exec;
+mod exemptions;
 mod names;
 mod ownership;
 mod record;
@@ -25,5 +27,7 @@ pub(crate) mod firewall;
 pub(crate) mod masquerade;
 pub(crate) mod portmap;
 
-pub(crate) use exec::is_installed;
+pub(crate) use exec::{is_installed, version};
+pub(crate) use exemptions::exemptions;
 pub use names::is_chain_name;
+pub(crate) use ownership::holders;

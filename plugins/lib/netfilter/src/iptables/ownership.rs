@@ -64,6 +64,33 @@ fn load(attachment: &Attachment, feature: Feature) -> Result<Record> {
     Ok(record)
 }
 
+/// The attachments that own rules, and what for.
+pub(crate) fn holders() -> Result<Vec<(Attachment, &'static str)>> {
+    let _lock = lock::exclusive()?;
+    let features = [
+        (Feature::Portmap, "published ports"),
+        (Feature::Masquerade, "masquerading"),
+        (Feature::Firewall, "accepted addresses"),
+    ];
+    let mut all = Vec::new();
+    for record in Record::load_all()? {
+        for (feature, what) in features {
+            for (ifname, _) in record.holders(feature) {
+                let ifname = ifname
+                    .parse()
+                    .map_err(|e| Error::internal(format!("{ifname:?}: {e}")))?;
+                let attachment = Attachment {
+                    network: record.network.clone(),
+                    container_id: record.container.clone(),
+                    ifname,
+                };
+                all.push((attachment, what));
+            }
+        }
+    }
+    Ok(all)
+}
+
 fn held(record: &Record, feature: Feature) -> Vec<Holding> {
     record.holders(feature).map(|(_, holding)| holding.clone()).collect()
 }

@@ -4,7 +4,7 @@
 //! conditions are rules in a chain of its own. The chain, the jump to it and the attachment's record come first, in one
 //! batch; the rules follow in one of nft's. Whoever dies in between leaves a chain without rules, which DEL finds.
 
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::net::IpAddr;
 use std::process::{Command, Stdio};
 
@@ -116,6 +116,19 @@ pub(super) fn write(table: &Table, attachment: &Attachment, published: &Publishe
         }
     }
     run_nft(&[], &script)
+}
+
+/// What `nft --version` says; `None` where there is no nft.
+#[allow(
+    clippy::disallowed_methods,
+    reason = "which nft would read conditions is what it says itself"
+)]
+pub(crate) fn nft_version() -> Result<Option<String>> {
+    match Command::new("nft").arg("--version").output() {
+        Ok(output) => Ok(Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())),
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(Error::internal(format!("nft: {e}"))),
+    }
 }
 
 #[allow(

@@ -285,6 +285,61 @@ fn release_bridges(layout: &Layout, in_use: &dyn Fn(&str) -> bool) -> Result<()>
     })
 }
 
+/// What is accepted for each attachment, read back.
+pub(crate) fn accepted() -> Result<Vec<(Attachment, Policy)>> {
+    let layout = layout();
+    let records = Ledger::open(&layout)?.all()?.into_iter();
+    let policy = |holdings: &[Holding]| Policy {
+        addresses: holdings
+            .iter()
+            .filter_map(|holding| rules::address_of(&holding.key))
+            .collect(),
+        accepts: true,
+        ingress: Ingress::Open,
+        admin_chain: Policy::DEFAULT_ADMIN_CHAIN.to_owned(),
+    };
+    Ok(records
+        .map(|record| (record.attachment, policy(&record.holdings)))
+        .collect())
+}
+
+/// The bridges that are isolated, read back.
+pub(crate) fn isolated() -> Result<Vec<Ingress>> {
+    let mut connection = Connection::open().map_err(kernel_error)?;
+    let table = layout().table;
+    let mut found = Vec::new();
+    for bridge in connection.all_elements(&table, BRIDGES).map_err(kernel_error)? {
+        let pair = Element::key(concatenate(&[&bridge.key, &bridge.key]));
+        let (_, within) = read_bridge(&mut connection, &table, &bridge, &pair)?;
+        let name: IfName = rules::interface_name(&bridge.key)
+            .parse()
+            .map_err(|e| Error::internal(format!("{BRIDGES} of {table}: {e}")))?;
+        found.push(match within.and_then(|pair| pair.value) {
+            Some(Value::Verdict(Verdict::Drop)) => Ingress::Isolated(name),
+            _ => Ingress::SameBridge(name),
+        });
+    }
+    Ok(found)
+}
+
+/// Whether the administrator has put rules into our table.
+pub(crate) fn has_admin_rules() -> Result<bool> {
+    let mut connection = Connection::open().map_err(kernel_error)?;
+    let table = layout().table;
+    if !connection.has_table(&table).map_err(kernel_error)? {
+        return Ok(false);
+    }
+    Ok(!connection.rules(&table, ADMIN).map_err(kernel_error)?.is_empty())
+}
+
+/// Takes from an attachment what it holds; tells whether it held anything.
+pub(crate) fn release(attachment: &Attachment) -> Result<bool> {
+    let layout = layout();
+    Ledger::open(&layout)?
+        .release(attachment)
+        .map(|record| record.is_some())
+}
+
 /// See [`crate::firewall::probe`].
 pub(crate) fn probe() -> Result<()> {
     super::try_out([layout()])

@@ -171,6 +171,58 @@ impl<'a> Ledger<'a> {
         together(failures).map(|()| released)
     }
 
+    /// The record of every attachment that holds something, on any network.
+    ///
+    /// # Errors
+    ///
+    /// A record that is not understood: who asks for all must not miss one.
+    pub(super) fn all(&mut self) -> Result<Vec<Record>> {
+        let table = &self.layout.table;
+        let elements = self.connection.all_elements(table, OWNERS).map_err(kernel_error)?;
+        let owners: BTreeSet<Option<Vec<u8>>> = elements
+            .iter()
+            .map(|element| element.key.get(..Owner::LEN).map(<[u8]>::to_vec))
+            .collect();
+        let records = Record::all(elements);
+        match records.len() == owners.len() {
+            true => Ok(records),
+            false => Err(Error::internal(format!("{OWNERS} of {table} is not understood"))),
+        }
+    }
+
+    /// The chains that what an attachment holds leads to, holding by holding; `None` where it leads to none.
+    pub(super) fn chains_of(&mut self, record: &Record) -> Result<Vec<Option<String>>> {
+        let layout = self.layout;
+        let mut chain_of = |holding: &Holding| {
+            let Some(map) = layout.map(holding.map) else {
+                return Ok(None);
+            };
+            let wanted = [(map.set.name.as_str(), holding.key.as_slice())];
+            let found = self.connection.elements(&layout.table, &wanted).map_err(kernel_error)?;
+            let value = found.into_iter().flatten().find_map(|element| element.value);
+            Ok(match value {
+                Some(Value::Verdict(verdict)) => verdict.chain().map(str::to_owned),
+                _ => None,
+            })
+        };
+        record.holdings.iter().map(&mut chain_of).collect()
+    }
+
+    /// Deletes the table, unless an attachment holds something in it; tells whether it is gone.
+    pub(super) fn remove_table(&mut self) -> Result<bool> {
+        let table = &self.layout.table;
+        transact(&mut self.connection, table, |connection, batch| {
+            if !connection.has_table(table).map_err(kernel_error)? {
+                return Ok(true);
+            }
+            let is_empty = connection.all_elements(table, OWNERS).map_err(kernel_error)?.is_empty();
+            if is_empty {
+                batch.delete_table(table);
+            }
+            Ok(is_empty)
+        })
+    }
+
     /// The attachments of a network that hold something and are not in `valid`.
     fn stale(&mut self, network: &NetworkName, valid: &BTreeSet<(ContainerId, IfName)>) -> Result<Vec<Attachment>> {
         if !self.layout.exists(&mut self.connection)? {

@@ -10,14 +10,16 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use cni_types::{Attachment, Cidr, ContainerId, IfName, NetworkName, Result};
-use nft::{Chain, Expression, Hook, Register, Set, Table, Verdict};
+use cni_types::{Attachment, Cidr, ContainerId, Error, IfName, NetworkName, Result};
+use nft::{
+    Chain, Connection, Expression, Hook, Register, RuleState, Set, Table, Verdict, covers, expressions_attribute,
+};
 
 use super::draft::SharedChain;
 use super::layout::{BaseChain, Layout, Map, address_type, nat_hook};
 use super::ledger::{Claim, Entry, Ledger};
 use super::record::Holding;
-use super::{reference, rules};
+use super::{kernel_error, reference, rules};
 use crate::Family;
 use crate::masquerade::Masquerade;
 use crate::portmap::OnConflict;
@@ -125,6 +127,11 @@ pub(crate) fn check(attachment: &Attachment, masquerade: &Masquerade) -> Result<
     Ledger::open(&layout)?.verify(&entry(attachment, masquerade))
 }
 
+/// As [`check`], for what the reference's nftables backend wrote.
+pub(crate) fn check_of_reference(attachment: &Attachment, masquerade: &Masquerade) -> Result<()> {
+    reference::check_masquerade(attachment, masquerade)
+}
+
 /// See [`crate::masquerade::del`].
 pub(crate) fn del(attachment: &Attachment) -> Result<()> {
     let layout = layout();
@@ -137,4 +144,80 @@ pub(crate) fn gc(network: &NetworkName, valid: &BTreeSet<(ContainerId, IfName)>)
     let layout = layout();
     let ours = Ledger::open(&layout).and_then(|mut ledger| ledger.collect(network, valid));
     together([ours.map(drop), reference::gc_masquerade(network, valid)])
+}
+
+/// Takes from an attachment what it holds here, and nothing of the reference's; tells whether it held anything.
+pub(crate) fn release(attachment: &Attachment) -> Result<bool> {
+    let layout = layout();
+    Ledger::open(&layout)?
+        .release(attachment)
+        .map(|record| record.is_some())
+}
+
+/// The masquerading of each attachment, read back.
+///
+/// # Errors
+///
+/// Rules that are not understood; what the kernel said.
+pub(crate) fn masqueraded() -> Result<Vec<(Attachment, Masquerade)>> {
+    let layout = layout();
+    let mut ledger = Ledger::open(&layout)?;
+    let mut connection = Connection::open().map_err(kernel_error)?;
+    let mut all = Vec::new();
+    for record in ledger.all()? {
+        let mut masquerade = Masquerade {
+            addresses: Vec::new(),
+            exclude: Vec::new(),
+        };
+        for (holding, chain) in record.holdings.iter().zip(ledger.chains_of(&record)?) {
+            let address = rules::address_of(&holding.key);
+            let found = match address.zip(chain) {
+                Some((address, chain)) => read_chain(&mut connection, &layout.table, address, &chain)?,
+                None => None,
+            };
+            let Some((container, exclude)) = found else {
+                let message = format!("masquerading of {}: its rules are not understood", record.attachment);
+                return Err(Error::internal(message));
+            };
+            masquerade.addresses.push(container);
+            masquerade.exclude.extend(exclude);
+        }
+        all.push((record.attachment, masquerade));
+    }
+    Ok(all)
+}
+
+/// The container's address with the length of its subnet, and the excluded networks, from the chain that it leads to.
+fn read_chain(
+    connection: &mut Connection,
+    table: &Table,
+    address: IpAddr,
+    chain: &str,
+) -> Result<Option<(Cidr, Vec<Cidr>)>> {
+    let rules = connection.rules(table, chain).map_err(kernel_error)?;
+    let mut kept = rules.iter().filter_map(|rule| network_of(rule, Family::of(address)));
+    let container = kept.next().and_then(|subnet| Cidr::new(address, subnet.prefix()));
+    let exclude: Vec<Cidr> = kept.skip(1).collect();
+    // The name is a hash of the rules: with the same name, nothing was lost.
+    let found = container.filter(|container| claim(*container, &exclude).chain.is_some_and(|own| own.name == chain));
+    Ok(found.map(|container| (container, exclude)))
+}
+
+/// The network that a rule returns for.
+fn network_of(rule: &RuleState, family: Family) -> Option<Cidr> {
+    let returns = [Expression::Verdict(Verdict::Return)];
+    let everything = match family {
+        Family::V4 => IpAddr::from([0; 4]),
+        Family::V6 => IpAddr::from([0u16; 8]),
+    };
+    let compared = rule.compared_constants();
+    let addresses = compared
+        .iter()
+        .filter_map(|bytes| rules::address_of(bytes))
+        .chain([everything]);
+    let mut networks = addresses.flat_map(|address| (0..=128).filter_map(move |prefix| Cidr::new(address, prefix)));
+    networks.find(|network| {
+        let written = expressions_attribute(&rules::rule(&[&rules::destination_in(*network), &returns]));
+        Family::of(network.address()) == family && covers(written.as_bytes(), &rule.attributes)
+    })
 }

@@ -28,6 +28,7 @@ mod rules;
 mod transaction;
 
 use cni_types::{Code, Error, Result};
+pub(crate) use conditions::nft_version;
 use layout::Layout;
 use nft::{Batch, Chain, Connection, Expression, UserData};
 
@@ -39,6 +40,15 @@ use nft::{Batch, Chain, Connection, Expression, UserData};
 /// What it lacks, in the kernel's words.
 pub(crate) fn probe() -> Result<()> {
     try_out([portmap::layout(), masquerade::layout()])
+}
+
+/// Deletes our tables, unless an attachment holds something in them; tells whether all are gone.
+pub(crate) fn remove_tables() -> Result<bool> {
+    let mut gone = true;
+    for layout in [portmap::layout(), masquerade::layout(), firewall::layout()] {
+        gone &= ledger::Ledger::open(&layout)?.remove_table()?;
+    }
+    Ok(gone)
 }
 
 fn try_out(layouts: impl IntoIterator<Item = Layout>) -> Result<()> {

@@ -3,10 +3,13 @@
 //! Its masquerading says in a comment whose it is: a hash of the network, then one of interface and container. Its port
 //! mappings bear the container's ID and nothing else, though another network's may bear the same; of those, only what
 //! leads to the attachment's addresses is its own.
+//!
+//! CHECK looks for what makes the traffic flow: a container that the reference attached is as it should be.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 
-use cni_types::{Attachment, ContainerId, IfName, NetworkName, Result};
+use cni_types::{Attachment, ContainerId, Error, IfName, NetworkName, Result};
 use nft::{Connection, Family as WireFamily, RuleState, Table};
 use sha2::{Digest, Sha512};
 
@@ -15,7 +18,8 @@ use super::owner::hex;
 use super::rules::{address_bytes, address_size, wire_family};
 use super::transaction::transact;
 use crate::Family;
-use crate::portmap::Hints;
+use crate::masquerade::Masquerade;
+use crate::portmap::{Hints, Published};
 
 /// The first sixteen hexadecimal digits of a text's SHA-512.
 fn hash(text: &str) -> String {
@@ -51,9 +55,14 @@ fn comment(rule: &RuleState) -> &str {
 
 /// Removes an attachment's masquerading.
 pub(super) fn del_masquerade(attachment: &Attachment) -> Result<()> {
-    let interface = interface_hash(&attachment.container_id, &attachment.ifname);
-    let prefix = format!("{}-{interface}", hash(attachment.network.as_str()));
+    let prefix = masquerade_prefix(attachment);
     remove(&masquerade_table(), |_, rule| comment(rule).starts_with(&prefix))
+}
+
+/// What the comments of an attachment's masquerading begin with.
+fn masquerade_prefix(attachment: &Attachment) -> String {
+    let interface = interface_hash(&attachment.container_id, &attachment.ifname);
+    format!("{}-{interface}", hash(attachment.network.as_str()))
 }
 
 /// Removes the masquerading of every attachment of a network that is not valid.
@@ -65,6 +74,63 @@ pub(super) fn gc_masquerade(network: &NetworkName, valid: &BTreeSet<(ContainerId
         rest.and_then(|rest| rest.get(..16))
             .is_some_and(|interface| !valid.contains(interface))
     })
+}
+
+/// Looks for the reference's rule for each mapping and family.
+///
+/// # Errors
+///
+/// The first mapping without one.
+pub(super) fn check_portmap(attachment: &Attachment, published: &Published) -> Result<()> {
+    let mut connection = Connection::open().map_err(kernel_error)?;
+    for family in Family::BOTH {
+        let Some(container) = published.address(family) else {
+            continue;
+        };
+        let table = Table::new(wire_family(family), "cni_hostport");
+        let rules = connection.all_rules(&table).map_err(kernel_error)?;
+        for mapping in published.mappings.iter().filter(|mapping| mapping.applies_to(family)) {
+            let address = address_bytes(container.address());
+            let leads_there = |rule: &&RuleState| {
+                is_of(attachment, rule)
+                    && compares(rule, &[mapping.protocol.number()])
+                    && compares(rule, &mapping.host_port.to_be_bytes())
+                    && mapping.exact_ip().is_none_or(|ip| compares(rule, &address_bytes(ip)))
+                    && rule.loaded_constants().contains(&address)
+                    && rule
+                        .loaded_constants()
+                        .contains(&mapping.container_port.to_be_bytes().to_vec())
+            };
+            if mapping.host_port != mapping.host_port_end || !rules.iter().any(|rule| leads_there(&rule)) {
+                let port = mapping.host_port;
+                return Err(Error::internal(format!(
+                    "{table} has no rule of {attachment} for port {port}"
+                )));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Looks for the reference's rule for each address.
+///
+/// # Errors
+///
+/// The first address without one.
+pub(super) fn check_masquerade(attachment: &Attachment, masquerade: &Masquerade) -> Result<()> {
+    let mut connection = Connection::open().map_err(kernel_error)?;
+    let table = masquerade_table();
+    let rules = connection.all_rules(&table).map_err(kernel_error)?;
+    let prefix = masquerade_prefix(attachment);
+    let is_masqueraded = |ip: IpAddr| {
+        let mut own = rules.iter().filter(|rule| comment(rule).starts_with(&prefix));
+        own.any(|rule| compares(rule, &address_bytes(ip)))
+    };
+    let mut addresses = masquerade.addresses.iter().map(|cidr| cidr.address());
+    match addresses.find(|ip| !is_masqueraded(*ip)) {
+        None => Ok(()),
+        Some(ip) => Err(Error::internal(format!("{table} has no rule of {attachment} for {ip}"))),
+    }
 }
 
 /// Removes an attachment's port mappings. GC has no such thing: they name no network.

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use cni_types::{Cidr, Error, Result};
 use nft::concatenate;
 
-use super::table::{KINDS, Kind, snat_chain};
+use super::table::{Kind, snat_chain};
 use crate::conntrack::HostPorts;
 use crate::nftables::ledger::Claim;
 use crate::nftables::record::{Holding, Record};
@@ -64,33 +64,31 @@ pub(super) fn family_claims(published: &Published, family: Family) -> Vec<Claim>
 /// The UDP ports among what attachments held.
 pub(super) fn udp_ports(records: &[Record]) -> Vec<HostPorts> {
     let holdings = records.iter().flat_map(|record| &record.holdings);
-    holdings.filter_map(udp_port).collect()
+    let redirects = holdings.filter_map(redirected);
+    let udp = redirects.filter(|(protocol, _)| *protocol == Protocol::Udp);
+    udp.map(|(_, ports)| ports).collect()
 }
 
-fn udp_port(holding: &Holding) -> Option<HostPorts> {
-    let places = Family::BOTH
-        .into_iter()
-        .flat_map(|family| KINDS.map(|kind| (family, kind)));
-    let number = holding.map & !CONDITIONAL;
-    let (family, kind) = places
-        .into_iter()
-        .find(|(family, kind)| kind.number(*family) == number)?;
-    let (protocol, rest) = holding.key.split_at_checked(4)?;
-    if matches!(kind, Kind::Snat) || protocol.first() != Some(&Protocol::Udp.number()) {
+/// The host ports that a holding redirects, with conditions or without; `None` for one that redirects nothing.
+pub(super) fn redirected(holding: &Holding) -> Option<(Protocol, HostPorts)> {
+    let (family, kind) = Kind::of_number(holding.map & !CONDITIONAL)?;
+    if matches!(kind, Kind::Snat) {
         return None;
     }
+    let (protocol, rest) = holding.key.split_at_checked(4)?;
     let (address, _) = rest.split_at_checked(rest.len().checked_sub(4)?)?;
     let first = port_of(&holding.key)?;
-    Some(HostPorts {
+    let ports = HostPorts {
         family,
         address: rules::address_of(address),
         first,
         last: holding.key_end.as_deref().map_or(Some(first), port_of)?,
-    })
+    };
+    Some((Protocol::from_number(*protocol.first()?)?, ports))
 }
 
 /// The port, which is the last field of every key.
-fn port_of(key: &[u8]) -> Option<u16> {
+pub(super) fn port_of(key: &[u8]) -> Option<u16> {
     let [.., high, low, _, _] = key else { return None };
     Some(u16::from_be_bytes([*high, *low]))
 }

@@ -14,12 +14,14 @@
 //! container, or on a machine behind the node, is out of reach of a mapping.
 
 mod claims;
+mod readback;
 mod table;
 
 use std::collections::BTreeSet;
 
 use cni_types::{Attachment, ContainerId, IfName, NetworkName, Result};
 
+pub(crate) use self::readback::{ports, published};
 pub(super) use self::table::layout;
 use super::ledger::{Entry, Ledger};
 use super::{conditions, reference};
@@ -94,12 +96,25 @@ pub(crate) fn check(attachment: &Attachment, published: &Published) -> Result<()
     }
 }
 
+/// As [`check`], for what the reference's nftables backend wrote.
+pub(crate) fn check_of_reference(attachment: &Attachment, published: &Published) -> Result<()> {
+    reference::check_portmap(attachment, published)
+}
+
 /// See [`crate::portmap::del`].
 pub(crate) fn del(attachment: &Attachment, hints: &Hints) -> Result<()> {
     let layout = layout();
     let ours = Ledger::open(&layout).and_then(|mut ledger| ledger.release(attachment));
     let ours = ours.and_then(|record| conntrack::flush_udp(&claims::udp_ports(record.as_slice())));
     together([ours, reference::del_portmap(attachment, hints)])
+}
+
+/// Takes from an attachment what it holds here, and nothing of the reference's; tells whether it held anything.
+pub(crate) fn release(attachment: &Attachment) -> Result<bool> {
+    let layout = layout();
+    Ledger::open(&layout)?
+        .release(attachment)
+        .map(|record| record.is_some())
 }
 
 /// See [`crate::portmap::gc`].

@@ -40,6 +40,13 @@ impl Kind {
         self as u8 + of_v6
     }
 
+    /// The family and kind of the map with a number in the layout.
+    pub(super) fn of_number(number: u8) -> Option<(Family, Kind)> {
+        let all = Family::BOTH.into_iter();
+        let mut all = all.flat_map(|family| KINDS.map(|kind| (family, kind)));
+        all.find(|(family, kind)| kind.number(*family) == number)
+    }
+
     fn name(self, family: Family) -> String {
         let name = match self {
             Kind::Exact => "exact",
