@@ -26,8 +26,8 @@ pub(super) fn examine() -> Vec<Finding> {
         tried("bridge", make_bridge),
         tried("veth", make_veth),
         br_netfilter(&net),
-        forwarding(&net, "ip_forward", "net/ipv4/ip_forward"),
-        forwarding(&net, "forward IPv6", "net/ipv6/conf/all/forwarding"),
+        forwarding(&net, "ip_forward", "ipv4/ip_forward"),
+        forwarding(&net, "forward IPv6", "ipv6/conf/all/forwarding"),
     ]
 }
 
@@ -79,7 +79,7 @@ fn br_netfilter(net: &Net) -> Finding {
     const CHECK: &str = "br_netfilter";
     const NEEDED_BY: &str =
         "kube-proxy's services and ingressPolicy isolated do not see traffic that stays on a bridge";
-    match net.sysctl().get("net/bridge/bridge-nf-call-iptables") {
+    match net.sysctl().get("bridge/bridge-nf-call-iptables") {
         Ok(Some(value)) if value.trim() != "0" => Finding::ok(CHECK, "loaded, and bridge-nf-call-iptables is on"),
         Ok(Some(_)) => Finding::new(
             CHECK,
@@ -99,7 +99,7 @@ fn br_netfilter(net: &Net) -> Finding {
 
 /// Plugins that route switch it on, but the first container should not decide when a node begins to route.
 fn forwarding(net: &Net, check: &str, key: &str) -> Finding {
-    let name = key.replace('/', ".");
+    let name = format!("net.{}", key.replace('/', "."));
     match net.sysctl().get(key) {
         Ok(Some(value)) if value.trim() == "1" => Finding::ok(check, "on"),
         Ok(Some(_)) => Finding::new(
