@@ -9,9 +9,9 @@ use crate::suite::Suite;
 
 /// A network of several plugins, run as libcni runs it.
 pub(crate) struct Chain<'a> {
-    w: &'a World,
-    suite: Suite,
-    conf: Value,
+    pub(crate) w: &'a World,
+    pub(crate) suite: Suite,
+    pub(crate) conf: Value,
 }
 
 impl<'a> Chain<'a> {
@@ -24,7 +24,7 @@ impl<'a> Chain<'a> {
     }
 
     /// What plugin `index` reads: name and version of the network, the capabilities that it declares, and the result so far.
-    fn plugin_conf(&self, index: usize, capabilities: &Value, prev: Option<&Value>) -> Value {
+    pub(crate) fn plugin_conf(&self, index: usize, capabilities: &Value, prev: Option<&Value>) -> Value {
         let mut conf = self.conf["plugins"][index].clone();
         conf["name"] = self.conf["name"].clone();
         conf["cniVersion"] = self.conf["cniVersion"].clone();
@@ -49,7 +49,7 @@ impl<'a> Chain<'a> {
             .call(plugin, verb, container, &netns, ifname, &conf.to_string())
     }
 
-    fn plugins(&self) -> usize {
+    pub(crate) fn plugins(&self) -> usize {
         self.conf["plugins"].as_array().unwrap().len()
     }
 
@@ -109,14 +109,14 @@ impl<'a> Chain<'a> {
     }
 }
 
-fn web() -> Value {
+pub(crate) fn web() -> Value {
     json!({ "portMappings": [
         { "hostPort": 8080, "containerPort": 80, "protocol": "tcp" },
         { "hostPort": 8080, "containerPort": 80, "protocol": "udp" },
     ] })
 }
 
-fn nomad(backend: Option<&str>) -> Value {
+pub(crate) fn nomad(backend: Option<&str>) -> Value {
     let mut bridge = json!({
         "type": "bridge", "bridge": "nomad", "ipMasq": true, "isGateway": true, "forceAddress": true, "hairpinMode": false,
         "ipam": { "type": "host-local", "ranges": [[{ "subnet": "172.26.64.0/20" }]], "routes": [{ "dst": "0.0.0.0/0" }] },
@@ -212,19 +212,19 @@ fn nomads_network_with_nftables() {
 }
 
 /// A host outside the node, at 192.0.2.9, that knows no way to the containers.
-fn outside(w: &World) {
+pub(crate) fn outside(w: &World) {
     w.netns("ext");
     w.sh("ip link add out type veth peer name eth0 netns ext; ip addr add 192.0.2.1/24 dev out; ip link set out up");
     w.sh_in("ext", "ip addr add 192.0.2.9/24 dev eth0; ip link set eth0 up");
 }
 
-fn reaches(w: &World, from: &str, address: &str) -> bool {
+pub(crate) fn reaches(w: &World, from: &str, address: &str) -> bool {
     let ping = format!("ping -q -c 1 -W 2 {address}");
     w.try_sh_in(from, &ping).status.success()
 }
 
 /// The name that a server in `container` gives when its port 80 is asked for through the node's port 8080.
-fn serve(w: &World, container: &str) {
+pub(crate) fn serve(w: &World, container: &str) {
     w.sh_in(
         container,
         &format!(
@@ -234,7 +234,7 @@ fn serve(w: &World, container: &str) {
     );
 }
 
-const ASK: &str = "socat -T5 - TCP:192.0.2.1:8080,connect-timeout=5 </dev/null";
+pub(crate) const ASK: &str = "socat -T5 - TCP:192.0.2.1:8080,connect-timeout=5 </dev/null";
 
 /// A node that forwards nothing by itself (as Docker leaves it), where the policy allows to say otherwise.
 #[test]

@@ -20,6 +20,11 @@ impl Suite {
         }
     }
 
+    /// The plugins in a directory, whoever put them there.
+    pub(crate) fn at(bin: &Path) -> Suite {
+        Suite { bin: bin.to_owned() }
+    }
+
     /// Calls a plugin for a container, as a runtime does.
     pub(crate) fn call(
         &self,
