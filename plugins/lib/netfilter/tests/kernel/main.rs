@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 mod backends;
+mod handover;
 mod iptables;
 mod macspoof;
 mod nftables;

@@ -1,7 +1,5 @@
 //! What our nf_tables hold, written as iptables rules.
 
-mod topology;
-
 use cni_types::Cidr;
 use netfilter::firewall::{self, Ingress, Policy};
 use netfilter::handover::{held, to_iptables};
@@ -9,7 +7,8 @@ use netfilter::masquerade::{self, Masquerade};
 use netfilter::portmap::{self, Hints, Published};
 use netfilter::{Backend, Protocol};
 use testkit::world;
-use topology::*;
+
+use crate::topology::*;
 
 fn accepts(addresses: &[Cidr], ingress: Ingress) -> Policy {
     Policy {
