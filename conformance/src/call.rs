@@ -2,13 +2,17 @@
 //! this can also call a plugin wrongly, and sees everything that it does.
 
 use std::fmt;
+use std::fs::File;
 use std::io::{Read, Write};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{ChildStdin, Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
 use serde_json::Value;
 
 use crate::checks::Stop;
@@ -21,8 +25,17 @@ const PATIENCE: Duration = Duration::from_secs(90);
 #[derive(Debug, Clone)]
 pub struct Call {
     plugin: String,
+    directory: String,
     variables: Vec<(String, String)>,
-    stdin: Vec<u8>,
+    stdin: Input,
+}
+
+/// What a plugin finds on its standard input.
+#[derive(Debug, Clone)]
+enum Input {
+    Bytes(Vec<u8>),
+    /// Something that cannot be read.
+    Directory,
 }
 
 impl Call {
@@ -30,8 +43,9 @@ impl Call {
     pub fn new(plugin: &str, verb: &str) -> Call {
         let call = Call {
             plugin: plugin.to_owned(),
+            directory: PLUGINS.to_owned(),
             variables: Vec::new(),
-            stdin: Vec::new(),
+            stdin: Input::Bytes(Vec::new()),
         };
         call.with("CNI_COMMAND", verb)
             .with("CNI_CONTAINERID", "c1")
@@ -71,35 +85,33 @@ impl Call {
     /// What the plugin reads, which need not be JSON.
     #[must_use]
     pub fn text(mut self, stdin: impl Into<Vec<u8>>) -> Call {
-        self.stdin = stdin.into();
+        self.stdin = Input::Bytes(stdin.into());
         self
+    }
+
+    /// With a standard input that cannot be read.
+    #[must_use]
+    pub fn unreadable(mut self) -> Call {
+        self.stdin = Input::Directory;
+        self
+    }
+
+    /// The plugin of this name in another directory, where it finds its delegates as well.
+    #[must_use]
+    pub fn from(mut self, directory: &str) -> Call {
+        self.directory = directory.to_owned();
+        self.with("CNI_PATH", directory)
     }
 
     /// Calls the plugin.
     ///
     /// # Errors
     /// It cannot be started, or does not end.
-    #[allow(
-        clippy::disallowed_methods,
-        reason = "the one place where the suite starts what it judges, with the caller's PATH"
-    )]
     pub fn run(&self) -> Result<Reply, Stop> {
-        let mut command = Command::new(Path::new(PLUGINS).join(&self.plugin));
-        command
-            .env_clear()
-            .env("PATH", std::env::var_os("PATH").unwrap_or_default());
-        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
-        command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        let mut child = command
-            .spawn()
-            .map_err(|e| Stop::Fail(format!("{}: {e}", self.plugin)))?;
+        let started = self.command()?.spawn();
+        let mut child = started.map_err(|e| Stop::Fail(format!("{}: {e}", self.plugin)))?;
         let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
-        let input = self.stdin.clone();
-        // A plugin that refuses its environment need not read its input.
-        thread::spawn(move || stdin.map(|mut pipe| pipe.write_all(&input)));
+        self.write_to(stdin);
         let (stdout, stderr) = (read(stdout), read(stderr));
         let (stdout, stderr) = match (stdout.recv_timeout(PATIENCE), stderr.recv_timeout(PATIENCE)) {
             (Ok(stdout), Ok(stderr)) => (stdout, stderr),
@@ -120,6 +132,52 @@ impl Call {
             stdout,
             stderr,
         })
+    }
+
+    /// Calls the plugin and kills it, with all programs that it has started, after a time, unless it has ended by then.
+    ///
+    /// # Errors
+    /// It cannot be started or killed.
+    pub fn kill_after(&self, time: Duration) -> Result<(), Stop> {
+        let started = self.command()?.process_group(0).spawn();
+        let mut child = started.map_err(|e| Stop::Fail(format!("{}: {e}", self.plugin)))?;
+        self.write_to(child.stdin.take());
+        thread::sleep(time);
+        let group = i32::try_from(child.id()).map(Pid::from_raw);
+        // The child is not waited for yet, so the group is still its own.
+        let killed = group.map(|group| killpg(group, Signal::SIGKILL));
+        child.wait()?;
+        match killed {
+            Ok(Ok(())) => Ok(()),
+            other => Err(Stop::Fail(format!("{self} could not be killed: {other:?}"))),
+        }
+    }
+
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "the one place where the suite starts what it judges, with the caller's PATH"
+    )]
+    fn command(&self) -> Result<Command, Stop> {
+        let mut command = Command::new(Path::new(&self.directory).join(&self.plugin));
+        command
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap_or_default());
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
+        command
+            .stdin(match &self.stdin {
+                Input::Bytes(_) => Stdio::piped(),
+                Input::Directory => File::open("/")?.into(),
+            })
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        Ok(command)
+    }
+
+    fn write_to(&self, stdin: Option<ChildStdin>) {
+        if let (Some(mut pipe), Input::Bytes(input)) = (stdin, self.stdin.clone()) {
+            // A plugin that refuses its environment need not read its input.
+            thread::spawn(move || pipe.write_all(&input));
+        }
     }
 }
 

@@ -25,9 +25,28 @@ pub enum Feature {
     Macvlan,
     /// Interfaces of the type vlan.
     Vlan,
+    /// Interfaces of the type vrf.
+    Vrf,
+    /// Packets that stay on a bridge pass the rules of iptables, as the module br_netfilter makes them.
+    BridgeNetfilter,
 }
 
 impl Feature {
+    /// All of them, in the order of their declaration.
+    pub const ALL: [Feature; 11] = [
+        Feature::Iptables,
+        Feature::Nft,
+        Feature::Traffic,
+        Feature::BridgeVlanFiltering,
+        Feature::Ipv6,
+        Feature::Dummy,
+        Feature::Ipvlan,
+        Feature::Macvlan,
+        Feature::Vlan,
+        Feature::Vrf,
+        Feature::BridgeNetfilter,
+    ];
+
     /// What is missing where the feature is.
     pub fn describe(self) -> &'static str {
         match self {
@@ -40,12 +59,14 @@ impl Feature {
             Feature::Ipvlan => "this kernel has no ipvlan interfaces",
             Feature::Macvlan => "this kernel has no macvlan interfaces",
             Feature::Vlan => "this kernel has no VLAN interfaces",
+            Feature::Vrf => "this kernel has no vrf interfaces",
+            Feature::BridgeNetfilter => "this kernel has no br_netfilter",
         }
     }
 
     /// Whether the feature is there. It is tried out on `host`, which has nothing of it afterwards, and once only.
     pub fn is_there(self, host: &Host) -> bool {
-        static KNOWN: [OnceLock<bool>; 9] = [const { OnceLock::new() }; 9];
+        static KNOWN: [OnceLock<bool>; Feature::ALL.len()] = [const { OnceLock::new() }; Feature::ALL.len()];
         let try_out = || host.try_sh(self.script()).is_ok_and(|output| output.status.success());
         match KNOWN.get(self as usize) {
             Some(known) => *known.get_or_init(try_out),
@@ -64,6 +85,8 @@ impl Feature {
             Feature::Ipvlan => "unshare -n sh -ec 'ip link add v type veth; ip link add link v name i type ipvlan'",
             Feature::Macvlan => "unshare -n sh -ec 'ip link add v type veth; ip link add link v name m type macvlan'",
             Feature::Vlan => "unshare -n sh -ec 'ip link add v type veth; ip link add link v name l type vlan id 5'",
+            Feature::Vrf => "unshare -n ip link add name v type vrf table 10",
+            Feature::BridgeNetfilter => "test -e /proc/sys/net/bridge/bridge-nf-call-iptables",
         }
     }
 }

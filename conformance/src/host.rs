@@ -13,6 +13,9 @@ use nix::sched::{CloneFlags, unshare};
 /// Where the plugins under test are found in every host, wherever they are on the machine.
 pub const PLUGINS: &str = "/run/conformance/plugins";
 
+/// Where the plugins of a second directory are found, if there is one to compare with.
+pub const BESIDE: &str = "/run/conformance/beside";
+
 /// Where a check keeps its own files.
 pub const FILES: &str = "/run/conformance/files";
 
@@ -43,9 +46,21 @@ fn failed<E: Into<io::Error>>(operation: impl Into<String>) -> impl FnOnce(E) ->
 /// # Errors
 /// The host cannot be made, for example without root.
 pub fn with_host<R: Send>(directory: &Path, work: impl FnOnce(&Host) -> R + Send) -> Result<R, HostError> {
+    with_both(directory, None, work)
+}
+
+/// The same on a host that has the plugins of a second directory as well, in [`BESIDE`].
+///
+/// # Errors
+/// The host cannot be made, for example without root.
+pub fn with_both<R: Send>(
+    directory: &Path,
+    beside: Option<&Path>,
+    work: impl FnOnce(&Host) -> R + Send,
+) -> Result<R, HostError> {
     let ran = thread::scope(|scope| {
         let own = thread::Builder::new().name("host".to_owned());
-        let thread = own.spawn_scoped(scope, || Host::enter(directory).map(|host| work(&host)));
+        let thread = own.spawn_scoped(scope, || Host::enter(directory, beside).map(|host| work(&host)));
         thread.map(thread::ScopedJoinHandle::join)
     });
     match ran.map_err(failed("a thread for a host"))? {
@@ -55,7 +70,7 @@ pub fn with_host<R: Send>(directory: &Path, work: impl FnOnce(&Host) -> R + Send
 }
 
 impl Host {
-    fn enter(plugins: &Path) -> Result<Host, HostError> {
+    fn enter(plugins: &Path, beside: Option<&Path>) -> Result<Host, HostError> {
         let before = own_namespaces()?;
         unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWNET)
             .map_err(failed("a new network and mount namespace (needs root)"))?;
@@ -75,23 +90,20 @@ impl Host {
         )
         .map_err(failed("private mounts"))?;
         // Opened before /run is covered, for the plugins may be below it.
-        let directory = File::open(plugins).map_err(failed(plugins.display().to_string()))?;
+        let open = |directory: &Path| File::open(directory).map_err(failed(directory.display().to_string()));
+        let plugins = open(plugins)?;
+        let beside = beside.map(open).transpose()?;
         for (kind, target) in [("tmpfs", "/run"), ("tmpfs", "/var/lib"), ("sysfs", "/sys")] {
             mount(Some(kind), target, Some(kind), MsFlags::empty(), None::<&str>)
                 .map_err(failed(format!("mount {kind} on {target}")))?;
         }
-        for new in ["/var/lib/cni", "/run/netns", PLUGINS, FILES] {
+        for new in ["/var/lib/cni", "/run/netns", FILES] {
             fs::create_dir_all(new).map_err(failed(new))?;
         }
-        let source = format!("/proc/thread-self/fd/{}", directory.as_raw_fd());
-        mount(
-            Some(source.as_str()),
-            PLUGINS,
-            None::<&str>,
-            MsFlags::MS_BIND,
-            None::<&str>,
-        )
-        .map_err(failed(format!("mount the plugins on {PLUGINS}")))?;
+        bind(&plugins, PLUGINS)?;
+        if let Some(beside) = beside {
+            bind(&beside, BESIDE)?;
+        }
 
         let host = Host(());
         // A new namespace inherits the machine's forwarding in some configurations, which would hide a missing write.
@@ -206,6 +218,20 @@ impl Host {
         let output = self.try_sh(&script)?;
         Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
     }
+}
+
+/// Shows an open directory at another place.
+fn bind(directory: &File, place: &str) -> Result<(), HostError> {
+    fs::create_dir_all(place).map_err(failed(place))?;
+    let source = format!("/proc/thread-self/fd/{}", directory.as_raw_fd());
+    mount(
+        Some(source.as_str()),
+        place,
+        None::<&str>,
+        MsFlags::MS_BIND,
+        None::<&str>,
+    )
+    .map_err(failed(format!("mount plugins on {place}")))
 }
 
 /// A server, which ends with this value.

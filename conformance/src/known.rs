@@ -46,6 +46,9 @@ pub struct KnownFailure {
     pub plugins: Vec<String>,
     /// Why they do.
     pub reason: String,
+    /// Whether chance decides, so that a pass says nothing.
+    #[serde(default, rename = "byChance")]
+    pub by_chance: bool,
 }
 
 /// What a verdict means, given what is known.
@@ -91,22 +94,22 @@ impl KnownFailures {
 
     /// What an outcome means in the light of this list.
     pub fn meaning(&self, outcome: &Outcome) -> Meaning {
-        let known = self.reason(outcome).is_some();
-        match (&outcome.verdict, known) {
-            (Verdict::Fail(_), true) => Meaning::Known,
-            (Verdict::Fail(_), false) => Meaning::Failure,
-            (Verdict::Pass, true) => Meaning::UnexpectedPass,
+        match (&outcome.verdict, self.known(outcome)) {
+            (Verdict::Fail(_), Some(_)) => Meaning::Known,
+            (Verdict::Fail(_), None) => Meaning::Failure,
+            (Verdict::Pass, Some(known)) if !known.by_chance => Meaning::UnexpectedPass,
             _ => Meaning::Fine,
         }
     }
 
     /// The reason that is known for an outcome's failure.
     pub fn reason(&self, outcome: &Outcome) -> Option<&str> {
-        let known = self
-            .failures
-            .iter()
-            .find(|known| known.check == outcome.check.id && known.plugins.contains(&outcome.plugin));
-        known.map(|known| known.reason.as_str())
+        self.known(outcome).map(|known| known.reason.as_str())
+    }
+
+    fn known(&self, outcome: &Outcome) -> Option<&KnownFailure> {
+        let is_it = |known: &&KnownFailure| known.check == outcome.check.id && known.plugins.contains(&outcome.plugin);
+        self.failures.iter().find(is_it)
     }
 }
 
@@ -149,7 +152,10 @@ mod tests {
         let check = checks::all()[0];
         let known: KnownFailures = serde_json::from_value(serde_json::json!({
             "of": { "plugin": "bridge", "prints": "v1" },
-            "failures": [{ "check": check.id, "plugins": ["bridge"], "reason": "it is old" }],
+            "failures": [
+                { "check": check.id, "plugins": ["bridge"], "reason": "it is old" },
+                { "check": check.id, "plugins": ["tap"], "reason": "it is a race", "byChance": true },
+            ],
         }))
         .unwrap();
         let outcome = |plugin: &str, verdict: Verdict| Outcome {
@@ -163,6 +169,8 @@ mod tests {
             ("ptp", failed(), Meaning::Failure, Meaning::Failure),
             ("bridge", Verdict::Pass, Meaning::UnexpectedPass, Meaning::Fine),
             ("ptp", Verdict::Pass, Meaning::Fine, Meaning::Fine),
+            ("tap", failed(), Meaning::Known, Meaning::Failure),
+            ("tap", Verdict::Pass, Meaning::Fine, Meaning::Fine),
             (
                 "bridge",
                 Verdict::NotApplicable("no kernel".to_owned()),

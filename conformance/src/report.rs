@@ -5,6 +5,7 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 
+use crate::feature::Feature;
 use crate::known::{self, KnownFailures, Meaning};
 use crate::run::{Outcome, Verdict};
 
@@ -150,8 +151,10 @@ impl Report<'_> {
                 "plugin": outcome.plugin,
                 "rule": outcome.check.rule,
                 "source": outcome.check.source.to_string(),
+                "cases": outcome.check.cases().collect::<Vec<_>>(),
                 "result": name(&outcome.verdict),
                 "reason": reason(&outcome.verdict),
+                "lacks": lacks(&outcome.verdict),
                 "known": self.known.and_then(|known| known.reason(outcome)),
             });
             if let Some(other) = self.other(index) {
@@ -177,6 +180,36 @@ fn name(verdict: &Verdict) -> &'static str {
         Verdict::Fail(_) => "fail",
         Verdict::NotApplicable(_) => "not applicable",
     }
+}
+
+/// What the machine lacked, if that is why a check did not apply.
+fn lacks(verdict: &Verdict) -> Option<&str> {
+    let Verdict::NotApplicable(reason) = verdict else {
+        return None;
+    };
+    let missing = Feature::ALL.iter().find(|feature| feature.describe() == reason);
+    missing.map(|_| reason.as_str())
+}
+
+/// The pairs of check and plugin that did not apply because the machine lacked something, from a report as JSON.
+///
+/// # Errors
+/// What is not such a report, in words.
+pub fn lacking(report: &Value) -> Result<BTreeSet<(String, String)>, String> {
+    let results = report
+        .get("results")
+        .and_then(Value::as_array)
+        .ok_or("no report: it has no results")?;
+    let lacking = results
+        .iter()
+        .filter(|result| result.get("lacks").is_some_and(Value::is_string));
+    let pair = |result: &Value| {
+        Some((
+            result["check"].as_str()?.to_owned(),
+            result["plugin"].as_str()?.to_owned(),
+        ))
+    };
+    Ok(lacking.filter_map(pair).collect())
 }
 
 fn reason(verdict: &Verdict) -> Option<&str> {
@@ -237,5 +270,30 @@ mod tests {
         assert_eq!(rows(&report)[1], [ids[0], "ok|FAIL", "FAIL|ok"]);
         assert_eq!(report.json()["results"][1]["compared"]["result"], "pass");
         assert_eq!(report.json()["results"][1]["reason"], "it does not");
+    }
+
+    #[test]
+    fn what_a_machine_lacks_is_found_again_in_its_report() {
+        let lacks = |feature: Feature| Verdict::NotApplicable(feature.describe().to_owned());
+        let outcomes = [
+            outcome(0, "vlan", lacks(Feature::Vlan)),
+            outcome(
+                0,
+                "ptp",
+                Verdict::NotApplicable("the plugin makes no interface".to_owned()),
+            ),
+            outcome(1, "vlan", Verdict::Pass),
+        ];
+        let report = Report {
+            outcomes: &outcomes,
+            compared: None,
+            known: None,
+        };
+        let pairs = lacking(&report.json()).unwrap();
+        assert_eq!(
+            pairs,
+            BTreeSet::from([(checks::all()[0].id.to_owned(), "vlan".to_owned())])
+        );
+        assert!(lacking(&json!({})).is_err());
     }
 }

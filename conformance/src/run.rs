@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::call::Call;
 use crate::checks::{self, Bench, Check, Plugins, Stop};
-use crate::host::{Host, HostError, with_host};
+use crate::host::{Host, HostError, with_both, with_host};
 
 /// What is to be judged.
 #[derive(Debug, Clone)]
@@ -25,6 +25,8 @@ pub struct Subject {
     pub others: Vec<String>,
     /// Configurations by plugin, for those that the suite knows none for.
     pub given: BTreeMap<String, Value>,
+    /// A second directory, and its plugins: what one of them attached the other has to detach.
+    pub beside: Option<(PathBuf, BTreeSet<String>)>,
 }
 
 /// A check's result for one plugin.
@@ -66,6 +68,7 @@ impl Subject {
             plugins,
             others,
             given: BTreeMap::new(),
+            beside: None,
         })
     }
 
@@ -110,7 +113,7 @@ impl Subject {
     fn judge(&self, check: &'static Check, plugin: &str) -> Outcome {
         let verdict = match self.obstacle(check) {
             Some(reason) => Verdict::NotApplicable(reason),
-            None => match with_host(&self.directory, |host| self.judge_on(host, check, plugin)) {
+            None => match self.on_a_host(|host| self.judge_on(host, check, plugin)) {
                 Ok(Ok(())) => Verdict::Pass,
                 Ok(Err(Stop::Fail(reason))) => Verdict::Fail(reason),
                 Ok(Err(Stop::NotApplicable(reason))) => Verdict::NotApplicable(reason),
@@ -122,6 +125,11 @@ impl Subject {
             plugin: plugin.to_owned(),
             verdict,
         }
+    }
+
+    fn on_a_host<R: Send>(&self, work: impl FnOnce(&Host) -> R + Send) -> Result<R, HostError> {
+        let beside = self.beside.as_ref().map(|(directory, _)| directory.as_path());
+        with_both(&self.directory, beside, work)
     }
 
     fn obstacle(&self, check: &Check) -> Option<String> {
@@ -141,6 +149,7 @@ impl Subject {
             plugin,
             available: &self.plugins,
             given: &self.given,
+            beside: self.beside.as_ref().map(|(_, plugins)| plugins),
         };
         (check.run)(&bench)
     }

@@ -11,7 +11,9 @@ use crate::host::{Host, HostError};
 pub struct State(BTreeSet<String>);
 
 /// Files that tell where the next search begins, or that only serve to be locked: not those of an attachment.
-const BOOKKEEPING: [&str; 2] = ["last_reserved_ip.", "lock"];
+fn is_bookkeeping(name: &str) -> bool {
+    name.starts_with("last_reserved_ip.") || name == "lock" || name.ends_with(".lock")
+}
 
 /// What the suite itself and the system's programs put below /run.
 const NOT_OF_PLUGINS: [&str; 3] = ["/run/conformance", "/run/netns", "/run/xtables.lock"];
@@ -79,7 +81,7 @@ fn read_files(directory: &Path, lines: &mut BTreeSet<String>) {
         }
         match entry.file_type() {
             Ok(kind) if kind.is_dir() => read_files(&path, lines),
-            Ok(_) if BOOKKEEPING.iter().any(|known| name.starts_with(known)) => {}
+            Ok(_) if is_bookkeeping(&name) => {}
             _ => {
                 let content = fs::read(&path).unwrap_or_default();
                 // A plugin's own index tells nothing to others, and is written anew with every call.

@@ -173,6 +173,24 @@ fn checks_have_names_of_their_own_and_say_what_they_rest_on() {
 }
 
 #[test]
+fn every_case_has_a_check() {
+    let ids: Vec<&str> = conformance::checks::all().iter().map(|check| check.id).collect();
+    let mut last = "";
+    for case in conformance::checks::CASES {
+        assert!(case.number > last, "{} comes after {last}", case.number);
+        last = case.number;
+        assert!(!case.checks.is_empty(), "{}: {}", case.number, case.title);
+        for name in case.checks {
+            assert!(
+                ids.iter().any(|id| conformance::checks::covers(name, id)),
+                "{} names the check {name}, which does not exist",
+                case.number
+            );
+        }
+    }
+}
+
+#[test]
 fn known_failures_name_checks_that_exist() {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("known-failures");
     let ids: BTreeSet<&str> = conformance::checks::all().iter().map(|check| check.id).collect();

@@ -261,21 +261,6 @@ pub(super) const CHECKS: &[Check] = &[
         many,
     ),
     needing(
-        &[Feature::BridgeVlanFiltering],
-        "bridge/vlan",
-        Source::Documentation("bridge, vlan"),
-        "vlan tags the container's port",
-        |bench| {
-            let attached = bench.attach_new("c1", &conf(json!({ "vlan": 100, "isGateway": false })))?;
-            shows(
-                bench,
-                &format!("bridge vlan show dev {}", host_veth(&attached.result)?),
-                "100 PVID Egress Untagged",
-            )?;
-            bench.check(&attached)?.silent()
-        },
-    ),
-    needing(
         &[Feature::Nft],
         "bridge/mac-spoof-check",
         Source::Documentation("bridge, macspoofchk"),

@@ -76,7 +76,7 @@ pub(super) const CHECKS: &[Check] = &[
 ];
 
 /// An IPAM plugin that notes how it is called, and answers as the check wants.
-struct Ipam<'a> {
+pub(super) struct Ipam<'a> {
     bench: &'a Bench<'a>,
     conf: Value,
 }
@@ -84,7 +84,8 @@ struct Ipam<'a> {
 const DIRECTORY: &str = "/run/conformance/files/ipam";
 
 impl<'a> Ipam<'a> {
-    fn new(bench: &'a Bench, version: &str, answer: &str) -> Result<Ipam<'a>, Stop> {
+    /// Prepares the caller's container, with a delegate that answers by this script.
+    pub(super) fn new(bench: &'a Bench, version: &str, answer: &str) -> Result<Ipam<'a>, Stop> {
         let known = ["bridge", "ptp", "macvlan", "ipvlan", "vlan", "dummy"].contains(&bench.plugin);
         let told = bench
             .given
@@ -117,7 +118,8 @@ impl<'a> Ipam<'a> {
         call.with("CNI_PATH", &format!("{DIRECTORY}:{PLUGINS}"))
     }
 
-    fn call(&self, verb: &str) -> Result<Reply, Stop> {
+    /// Calls the delegate's caller.
+    pub(super) fn call(&self, verb: &str) -> Result<Reply, Stop> {
         self.calling(verb, &self.conf).run()
     }
 
@@ -128,7 +130,7 @@ impl<'a> Ipam<'a> {
 }
 
 /// An answer to ADD that gives an address, as an IPAM plugin does; other verbs succeed.
-const GIVES: &str = r#"[ $CNI_COMMAND != ADD ] || echo '{"cniVersion":"1.0.0","ips":[{"address":"10.1.0.77/24","gateway":"10.1.0.1"}]}'"#;
+pub(super) const GIVES: &str = r#"[ $CNI_COMMAND != ADD ] || echo '{"cniVersion":"1.0.0","ips":[{"address":"10.1.0.77/24","gateway":"10.1.0.1"}]}'"#;
 
 fn same_variables(bench: &Bench) -> Done {
     let ipam = Ipam::new(bench, "1.0.0", GIVES)?;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::net::Ipv4Addr;
 use std::thread;
 
 use serde_json::{Value, json};
@@ -129,8 +130,14 @@ pub(super) const CHECKS: &[Check] = &[
     check(
         "host-local/parallel",
         Source::Practice("many pods start at once when a node boots"),
-        "40 ADDs at once get 40 addresses",
+        "100 ADDs at once get 100 addresses",
         parallel,
+    ),
+    check(
+        "host-local/large-pool",
+        Source::Practice("nodes that have given out thousands of addresses, also to containers that are long gone"),
+        "among 4048 reservations ADD finds a free address, and DEL its own",
+        large_pool,
     ),
     check(
         "host-local/refuses-wrong-ranges",
@@ -300,7 +307,7 @@ fn old_file(bench: &Bench) -> Done {
 fn parallel(bench: &Bench) -> Done {
     let conf = subnet("10.1.0.0/24");
     let replies: Vec<Result<Reply, Stop>> = thread::scope(|scope| {
-        let threads: Vec<_> = (0..40)
+        let threads: Vec<_> = (0..100)
             .map(|n| {
                 let call = bench.calling("ADD", &format!("c{n}"), &conf);
                 scope.spawn(move || call.run())
@@ -313,7 +320,23 @@ fn parallel(bench: &Bench) -> Done {
         let result = reply?.result()?;
         given.extend(addresses(&result).into_iter().map(str::to_owned));
     }
-    same("different addresses", &given.len(), &40)
+    same("different addresses", &given.len(), &100)
+}
+
+fn large_pool(bench: &Bench) -> Done {
+    let directory = "/var/lib/cni/networks/net";
+    fs::create_dir_all(directory)?;
+    for n in 2_u32..4050 {
+        let address = Ipv4Addr::from_bits(0x0a00_0000 | n);
+        fs::write(format!("{directory}/{address}"), format!("other{n}\r\neth0"))?;
+    }
+    let conf = subnet("10.0.0.0/16");
+    expect(&add(bench, "c1", &conf)?, &["10.0.15.210/16"])?;
+    bench.call("DEL", "c1", &conf)?.silent()?;
+    let left = bench.host.sh(&format!(
+        "ls {directory} | grep -c '^10[.]'; ls {directory}/10.0.15.210 2>/dev/null || true"
+    ))?;
+    same("reservations", &left.as_str(), &"4048")
 }
 
 fn wrong_ranges(bench: &Bench) -> Done {

@@ -86,6 +86,14 @@ pub(super) const CHECKS: &[Check] = &[
         "DEL of what never was succeeds if the namespace is there but the interface is not",
         |bench| never_added(bench, "/run/netns/empty"),
     ),
+    Check {
+        id: "del/never-added-and-nothing-there",
+        source: DEL,
+        rule: "DEL of what never was succeeds without CNI_NETNS, with a missing and with an empty namespace, on a host that lacks all that the configuration names; and creates no path",
+        plugins: Plugins::Each,
+        needs: &[],
+        run: nothing_there,
+    },
     check(
         "del/leaves-nothing",
         DEL,
@@ -241,6 +249,40 @@ fn never_added(bench: &Bench, netns: &str) -> Done {
         .silent()?;
     let created = netns.ends_with("missing") && std::fs::exists(netns)?;
     ensure(!created, || format!("DEL created {netns}"))
+}
+
+/// Nothing is prepared: neither a master nor a device, nor the kernel's modules for them.
+fn nothing_there(bench: &Bench) -> Done {
+    let version = bench.versions()?.into_iter().rfind(|version| version == "1.0.0");
+    let version = version.ok_or_else(|| Stop::NotApplicable("the plugin does not speak 1.0.0".to_owned()))?;
+    let mut conf = match Specimen::of(bench) {
+        Ok(specimen) => specimen.conf("c1", &version)?,
+        Err(_) => json!({ "cniVersion": version, "name": "net", "type": bench.plugin }),
+    };
+    for (plugin, keys) in [
+        ("host-device", json!({ "device": "gone0" })),
+        ("vrf", json!({ "vrfname": "gone0" })),
+        ("dhcp", json!({ "ipam": { "type": "dhcp" } })),
+        ("tap", json!({})),
+    ] {
+        if bench.plugin == plugin {
+            conf = super::with(&conf, keys);
+        }
+    }
+    if let Some(conf) = conf.as_object_mut() {
+        conf.remove("prevResult");
+    }
+    bench.host.netns("empty")?;
+    for netns in ["", "/run/netns/missing", "/run/netns/empty"] {
+        let reply = bench.calling("DEL", "c1", &conf).with("CNI_NETNS", netns).run()?;
+        reply.silent().map_err(|stop| match stop {
+            Stop::Fail(reason) => Stop::Fail(format!("CNI_NETNS={netns}: {reason}")),
+            other => other,
+        })?;
+    }
+    ensure(!std::fs::exists("/run/netns/missing")?, || {
+        "DEL created /run/netns/missing".to_owned()
+    })
 }
 
 /// A configuration as DEL has it when the runtime knows of no result. A chained plugin's, too, then has none.

@@ -6,22 +6,32 @@
 mod arguments;
 mod bridge;
 mod bridge_check;
+mod bridge_vlan;
+mod cases;
 mod chain;
+mod crash;
 mod delegation;
+mod devices;
+mod errors;
 mod firewall;
+mod firewall_traffic;
 mod gc_and_status;
 mod host_local;
 mod host_local_requests;
 mod lifecycle;
 mod loopback;
+mod mixed;
 mod networks;
+mod networks_exact;
 mod parameters;
 mod portmap;
 mod portmap_traffic;
 mod ptp;
+mod published;
 mod results;
 mod specimen;
 mod static_ipam;
+mod storms;
 mod tuning;
 mod versions;
 
@@ -32,6 +42,7 @@ use serde_json::{Value, json};
 use crate::call::{Call, Reply};
 use crate::feature::Feature;
 use crate::host::{Host, HostError};
+pub use cases::{CASES, Case};
 pub use specimen::{Kind, Specimen};
 
 /// One rule that plugins are held to.
@@ -120,11 +131,20 @@ pub(crate) fn same<T: PartialEq + std::fmt::Display>(what: &str, got: &T, expect
     ensure(got == expected, || format!("{what}: expected {expected}, got {got}"))
 }
 
+/// Whether a name of checks, as cases have them, is that of this one. One that ends in * names all that begin so.
+pub fn covers(name: &str, id: &str) -> bool {
+    match name.strip_suffix('*') {
+        Some(beginning) => id.starts_with(beginning),
+        None => name == id,
+    }
+}
+
 /// Every check there is.
 pub fn all() -> Vec<&'static Check> {
-    let subjects: [&'static [Check]; 17] = [
+    let subjects: [&'static [Check]; 28] = [
         versions::CHECKS,
         parameters::CHECKS,
+        errors::CHECKS,
         results::CHECKS,
         lifecycle::CHECKS,
         gc_and_status::CHECKS,
@@ -134,17 +154,35 @@ pub fn all() -> Vec<&'static Check> {
         loopback::CHECKS,
         host_local::CHECKS,
         host_local_requests::CHECKS,
+        static_ipam::CHECKS,
         bridge::CHECKS,
         bridge_check::CHECKS,
+        bridge_vlan::CHECKS,
+        ptp::CHECKS,
+        devices::CHECKS,
         portmap::CHECKS,
         portmap_traffic::CHECKS,
-        ptp::CHECKS,
-        static_ipam::CHECKS,
+        tuning::CHECKS,
+        firewall::CHECKS,
+        firewall_traffic::CHECKS,
+        networks::CHECKS,
+        networks_exact::CHECKS,
+        crash::CHECKS,
+        storms::CHECKS,
+        mixed::CHECKS,
     ];
-    let checks = subjects
-        .into_iter()
-        .chain([tuning::CHECKS, firewall::CHECKS, networks::CHECKS]);
-    checks.flatten().collect()
+    subjects.into_iter().flatten().collect()
+}
+
+impl Check {
+    /// The numbers of the cases that the check is about.
+    pub fn cases(&self) -> impl Iterator<Item = &'static str> {
+        let id = self.id;
+        CASES
+            .iter()
+            .filter(move |case| case.checks.iter().any(|check| covers(check, id)))
+            .map(|case| case.number)
+    }
 }
 
 /// What a check has to work with: a host, and a plugin to judge.
@@ -158,6 +196,8 @@ pub struct Bench<'a> {
     pub available: &'a BTreeSet<String>,
     /// Configurations that the plugins' author gave, by plugin.
     pub given: &'a BTreeMap<String, Value>,
+    /// The plugins of a second directory, in [`crate::host::BESIDE`], if there is one.
+    pub beside: Option<&'a BTreeSet<String>>,
 }
 
 /// An attachment that an ADD made.

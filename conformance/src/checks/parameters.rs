@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{Bench, Check, Done, Plugins, Source, ensure};
-use crate::call::Call;
+use crate::call::{Call, Reply};
 use crate::state::State;
 
 const PARAMETERS: Source = Source::Spec("section 2, Parameters");
@@ -116,6 +116,25 @@ pub(super) const CHECKS: &[Check] = &[
         large_configuration,
     ),
     check(
+        "parameters/too-large-a-configuration",
+        Source::Practice("a runtime in a loop; the limit is ours to set, and nobody else has one"),
+        "a configuration of 16 MiB ends in a result or in one error object, never in a crash",
+        |bench| {
+            let text = format!(r#"{{"cniVersion":"1.0.0","name":"net","x":"{}"}}"#, "x".repeat(1 << 24));
+            answered(&Call::new(bench.plugin, "ADD").text(text).run()?)
+        },
+    ),
+    check(
+        "parameters/broken-utf-8",
+        Source::Spec("section 2, Overview: JSON, which is UTF-8"),
+        "broken UTF-8 ends in a result or in one error object, never in a crash",
+        |bench| {
+            let mut text = br#"{"cniVersion":"1.0.0","name":"net","x":""#.to_vec();
+            text.extend(b"\xff\xfe\"}");
+            answered(&Call::new(bench.plugin, "ADD").text(text).run()?)
+        },
+    ),
+    check(
         "parameters/malformed-values",
         Source::Spec("section 2, Errors"),
         "values of the wrong type end in one error object, never in a crash",
@@ -201,20 +220,32 @@ fn malformed_values(bench: &Bench) -> Done {
         ("dns", json!("10.0.0.1")),
         ("prevResult", json!("none")),
         ("runtimeConfig", json!([1])),
+        ("sysctl", json!(["net.ipv4.ip_forward"])),
         ("mtu", json!("1500")),
         ("vlanTrunk", json!([null])),
         ("args", json!({ "cni": 7 })),
+        (
+            "args",
+            json!({ "cni": { "sysctl": { "net.ipv4.conf.IFNAME.log_martians": "1" } } }),
+        ),
+        ("ipam", json!(null)),
     ] {
         let mut wrong = conf.clone();
         wrong[key] = value;
         let reply = bench.call("ADD", "c1", &wrong)?;
+        answered(&reply)?;
         // What a plugin does not know it may leave unread.
         if reply.code == Some(0) {
-            reply.result()?;
             bench.call("DEL", "c1", &conf)?.silent()?;
-        } else {
-            reply.error()?;
         }
     }
     Ok(())
+}
+
+/// Whether an answer is a result or an error, either of them whole and alone.
+fn answered(reply: &Reply) -> Done {
+    match reply.code {
+        Some(0) => reply.result().map(drop),
+        _ => reply.error().map(drop),
+    }
 }

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use conformance::checks::{self, Check, Stop};
 use conformance::known::KnownFailures;
 use conformance::replay::{self, Deviation};
-use conformance::report::Report;
+use conformance::report::{self, Report};
 use conformance::run::{Outcome, Subject};
 use serde_json::Value;
 
@@ -24,7 +24,8 @@ usage: cni-conformance --plugins DIR [OPTION]...
        cni-conformance bench --plugins DIR [OPTION]...    measures them: cni-conformance bench --help
 
   --plugins DIR          the plugins to judge
-  --only PATTERN         only checks whose ID, or whose plugin, matches; * stands for any text
+  --only PATTERN         only checks whose ID, plugin or case (C12) matches; * stands for any text
+  --lacked-in FILE       only what a report of another machine calls not applicable because that machine lacked something
   --compare DIR          runs the same checks on another directory, and shows its results beside
   --conf FILE            a plugin configuration (with its type) to try that plugin with; can be repeated
   --known-failures FILE  failures that are expected, with reasons: everything else than these fails the run
@@ -45,6 +46,7 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 struct Options {
     plugins: Option<PathBuf>,
     only: Option<String>,
+    lacked_in: Option<PathBuf>,
     compare: Option<PathBuf>,
     confs: Vec<PathBuf>,
     known_failures: Option<PathBuf>,
@@ -89,6 +91,7 @@ impl Options {
             match argument {
                 Long("plugins") => options.plugins = Some(parser.value()?.into()),
                 Long("only") => options.only = Some(parser.value()?.string()?),
+                Long("lacked-in") => options.lacked_in = Some(parser.value()?.into()),
                 Long("compare") => options.compare = Some(parser.value()?.into()),
                 Long("conf") => options.confs.push(parser.value()?.into()),
                 Long("known-failures") => options.known_failures = Some(parser.value()?.into()),
@@ -105,9 +108,9 @@ impl Options {
 
     /// Whether a check is asked for, for a plugin.
     fn selects(&self, check: &Check, plugin: &str) -> bool {
-        self.only
-            .as_deref()
-            .is_none_or(|pattern| matches(pattern, check.id) || matches(pattern, plugin))
+        self.only.as_deref().is_none_or(|pattern| {
+            matches(pattern, check.id) || matches(pattern, plugin) || check.cases().any(|case| matches(pattern, case))
+        })
     }
 }
 
@@ -121,24 +124,19 @@ fn run(options: Options) -> Result<bool, Failure> {
         return list(&options).map(|()| true);
     }
     let plugins = options.plugins.as_deref().ok_or("--plugins is missing; see --help")?;
-    let subject = subject(plugins, &options)?;
-    let known = known_failures(&subject, &options)?;
-    let work: Vec<_> = subject
-        .work(|_| true)
-        .into_iter()
-        .filter(|(check, plugin)| options.selects(check, plugin))
-        .collect();
-    if work.is_empty() {
-        return Err("no check matches --only; see --list".into());
-    }
-    let outcomes = run_with_progress(&subject, &work)?;
-    let compared = match &options.compare {
-        Some(directory) => {
-            let other = subject_of(directory, &options)?;
-            Some(run_with_progress(&other, &work)?)
-        }
+    let mut subject = subject(plugins, &options)?;
+    let mut other = match &options.compare {
+        Some(directory) => Some(subject_of(directory, &options)?),
         None => None,
     };
+    if let Some(other) = &mut other {
+        other.beside = Some((subject.directory.clone(), subject.plugins.clone()));
+        subject.beside = Some((other.directory.clone(), other.plugins.clone()));
+    }
+    let known = known_failures(&subject, &options)?;
+    let work = work(&subject, &options)?;
+    let outcomes = run_with_progress(&subject, &work)?;
+    let compared = other.map(|other| run_with_progress(&other, &work)).transpose()?;
     let report = Report {
         outcomes: &outcomes,
         compared: compared.as_deref(),
@@ -160,6 +158,28 @@ fn run(options: Options) -> Result<bool, Failure> {
     // A list of another version's failures says nothing about this one's.
     let informs_only = options.known_failures.is_some() && known.is_none();
     Ok((report.is_good() && replayed_well) || informs_only)
+}
+
+/// What is to be run.
+fn work(subject: &Subject, options: &Options) -> Result<Vec<(&'static Check, String)>, Failure> {
+    let lacked = match &options.lacked_in {
+        Some(path) => {
+            let told = |e: &dyn std::fmt::Display| format!("{}: {e}", path.display());
+            let text = fs::read(path).map_err(|e| told(&e))?;
+            let report = serde_json::from_slice(&text).map_err(|e| told(&e))?;
+            Some(report::lacking(&report).map_err(|e| told(&e))?)
+        }
+        None => None,
+    };
+    let is_wanted = |(check, plugin): &(&Check, String)| {
+        let pair = (check.id.to_owned(), plugin.clone());
+        options.selects(check, plugin) && lacked.as_ref().is_none_or(|lacked| lacked.contains(&pair))
+    };
+    let work: Vec<_> = subject.work(|_| true).into_iter().filter(is_wanted).collect();
+    if work.is_empty() {
+        return Err("no check matches --only and --lacked-in; see --list".into());
+    }
+    Ok(work)
 }
 
 /// Replays all transcripts of a directory and tells the differences; whether each is explained.
@@ -207,7 +227,15 @@ fn replay_all(subject: &Subject, directory: &Path, deviations: Option<&Path>) ->
 
 fn list(options: &Options) -> Result<(), Failure> {
     let chosen = checks::all().into_iter().filter(|check| options.selects(check, ""));
-    let lines = chosen.map(|check| format!("{}\n    {}\n    {}\n", check.id, check.rule, check.source));
+    let lines = chosen.map(|check| {
+        let cases: Vec<_> = check.cases().collect();
+        let cases = if cases.is_empty() {
+            String::new()
+        } else {
+            format!(" ({})", cases.join(", "))
+        };
+        format!("{}{cases}\n    {}\n    {}\n", check.id, check.rule, check.source)
+    });
     print(&lines.collect::<String>())
 }
 

@@ -13,6 +13,7 @@ use conformance::conf::NetworkConf;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha512};
 
+mod holdings;
 mod namespace;
 mod node;
 mod rules;

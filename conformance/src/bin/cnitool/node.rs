@@ -10,7 +10,8 @@ use conformance::conf::NetworkConf;
 use serde_json::Value;
 
 use super::Failure;
-use super::rules::{self, Port};
+use super::holdings::{self, Holding};
+use super::rules::{Port, Rules};
 
 /// Where host-local keeps reservations unless a network says otherwise (`ipam.dataDir`).
 const RESERVATIONS: &str = "/var/lib/cni/networks";
@@ -26,6 +27,8 @@ pub(super) struct Node {
     pub(super) stray_ports: Vec<Port>,
     /// Host ends of veth pairs that no attachment has, but which are named as CNI plugins name theirs.
     pub(super) stray_links: Vec<String>,
+    /// What is kept for attachments that are none of these.
+    pub(super) stray_holdings: Vec<Holding>,
 }
 
 /// A container on a network.
@@ -41,6 +44,8 @@ pub(super) struct Attached {
     /// The interfaces on the node that ADD reported.
     pub(super) host_interfaces: Vec<String>,
     pub(super) ports: Vec<Port>,
+    /// What else is kept for it.
+    pub(super) holdings: Vec<Holding>,
     /// Why it is left over; `None` for one that a runtime remembers and whose namespace exists.
     pub(super) stray: Option<&'static str>,
 }
@@ -75,7 +80,9 @@ impl Node {
         for attached in &node.attachments {
             node.networks.entry(attached.network.clone()).or_default();
         }
-        node.add_ports(rules::published());
+        let rules = Rules::read();
+        node.add_ports(rules.ports());
+        node.add_holdings(holdings::all(&rules));
         node.add_links(&interfaces()?);
         Ok(node)
     }
@@ -120,7 +127,7 @@ impl Node {
     fn add_ports(&mut self, ports: Vec<Port>) {
         for port in ports {
             let owner = self.attachments.iter_mut().find(|attached| {
-                attached.network == port.network
+                (attached.network == port.network || port.network.is_empty() && attached.has_address_of(&port.target))
                     && (attached.container == port.container
                         // nft cuts long comments off.
                         || (port.container.len() > 40 && attached.container.starts_with(&port.container)))
@@ -128,6 +135,19 @@ impl Node {
             match owner {
                 Some(attached) => attached.ports.push(port),
                 None => self.stray_ports.push(port),
+            }
+        }
+    }
+
+    fn add_holdings(&mut self, holdings: Vec<Holding>) {
+        for holding in holdings {
+            let owner = self.attachments.iter_mut().find(|attached| {
+                let (network, container, ifname) = (&attached.network, &attached.container, &attached.ifname);
+                holding.owner.is(network, container, ifname, &attached.addresses)
+            });
+            match owner {
+                Some(attached) => attached.holdings.push(holding),
+                None => self.stray_holdings.push(holding),
             }
         }
     }
@@ -152,6 +172,13 @@ impl Node {
 }
 
 impl Attached {
+    /// Whether a port's target, an address and a port, is one of its own.
+    fn has_address_of(&self, target: &str) -> bool {
+        let address = target.rsplit_once(':').map_or(target, |(address, _)| address);
+        let address = address.trim_start_matches('[').trim_end_matches(']').parse();
+        address.is_ok_and(|address: IpAddr| self.addresses.contains(&address))
+    }
+
     fn of(entry: &Entry) -> Attached {
         let list = |key: &str| entry.result.get(key).and_then(Value::as_array).into_iter().flatten();
         let on_node = |interface: &&Value| {
@@ -171,6 +198,7 @@ impl Attached {
             addresses: list("ips").filter_map(address).collect(),
             host_interfaces: list("interfaces").filter(on_node).filter_map(name).collect(),
             ports: Vec::new(),
+            holdings: Vec::new(),
             stray: entry.is_stale().then_some("its namespace has gone"),
         }
     }
@@ -255,7 +283,19 @@ mod tests {
             container: container.to_owned(),
         };
         let mut node = node();
-        node.add_ports(vec![port("c1"), port("gone")]);
-        assert_eq!((node.attachments[0].ports.len(), node.stray_ports.len()), (1, 1));
+        // The reference's rules of nf_tables name no network, but lead to the container's address.
+        let nameless = |target: &str| Port {
+            network: String::new(),
+            target: target.to_owned(),
+            ..port("c1")
+        };
+        let ports = vec![
+            port("c1"),
+            port("gone"),
+            nameless("10.88.0.2:80"),
+            nameless("10.99.0.2:80"),
+        ];
+        node.add_ports(ports);
+        assert_eq!((node.attachments[0].ports.len(), node.stray_ports.len()), (2, 2));
     }
 }

@@ -1,5 +1,5 @@
-//! Published ports, as the node's rules have them: those of iptables, whoever wrote them in the reference's layout, and
-//! those of ferrule's own table in nf_tables.
+//! The node's rules, and published ports as they have them: those of iptables, whoever wrote them in the reference's layout,
+//! and in nf_tables those of ferrule's own table and of the reference's.
 
 use std::process::Command;
 
@@ -16,26 +16,41 @@ pub(super) struct Port {
     pub(super) number: u16,
     /// The container's address and port.
     pub(super) target: String,
-    /// The network and the container that the rule names.
+    /// The network that the rule names; empty for the reference's rules of nf_tables, which name none.
     pub(super) network: String,
     /// The container's ID. A long one may be cut off.
     pub(super) container: String,
 }
 
-/// All published ports of this network namespace. Without a rule system's program, its rules cannot be seen.
-pub(super) fn published() -> Vec<Port> {
-    let mut ports = Vec::new();
-    for program in ["iptables-save", "ip6tables-save"] {
-        ports.extend(
-            output(program, &["-t", "nat"])
-                .iter()
-                .flat_map(|text| of_iptables(text)),
-        );
+/// All rules of this network namespace. Those of a rule system whose program is missing cannot be seen.
+#[derive(Debug, Default)]
+pub(super) struct Rules {
+    /// What iptables-save and ip6tables-save print.
+    pub(super) iptables: Vec<String>,
+    /// The document of nft.
+    pub(super) nftables: Option<Value>,
+}
+
+impl Rules {
+    /// Reads them. Only root sees rules.
+    pub(super) fn read() -> Rules {
+        let saved = ["iptables-save", "ip6tables-save"].map(|program| output(program, &[]));
+        let listed = output("nft", &["-j", "list", "ruleset"]);
+        Rules {
+            iptables: saved.into_iter().flatten().collect(),
+            nftables: listed.and_then(|text| serde_json::from_str(&text).ok()),
+        }
     }
-    let table = output("nft", &["-j", "list", "table", "inet", "ferrule_portmap"]);
-    let table = table.and_then(|text| serde_json::from_str::<Value>(&text).ok());
-    ports.extend(table.iter().flat_map(of_nftables));
-    ports
+
+    /// All published ports.
+    pub(super) fn ports(&self) -> Vec<Port> {
+        let mut ports: Vec<Port> = self.iptables.iter().flat_map(|text| of_iptables(text)).collect();
+        if let Some(document) = &self.nftables {
+            ports.extend(of_nftables(document));
+            ports.extend(of_reference(document));
+        }
+        ports
+    }
 }
 
 #[allow(
@@ -84,19 +99,40 @@ fn of_iptables(text: &str) -> Vec<Port> {
         .collect()
 }
 
-/// The elements of the maps, whose comments name the owner behind a hash: "82e2… network/container/ifname".
-fn of_nftables(document: &Value) -> Vec<Port> {
+/// The objects of one kind in a document of nft.
+pub(super) fn objects<'a>(document: &'a Value, kind: &'static str) -> impl Iterator<Item = &'a Value> {
     let objects = document.get("nftables").and_then(Value::as_array).into_iter().flatten();
-    let maps = objects.filter_map(|object| object.get("map"));
-    let elements = maps.filter_map(|map| map.get("elem")?.as_array()).flatten();
-    elements.filter_map(of_element).collect()
+    objects.filter_map(move |object| object.get(kind))
+}
+
+/// The keys of all maps and sets of a table.
+pub(super) fn elements<'a>(document: &'a Value, table: &'static str) -> impl Iterator<Item = &'a Value> {
+    pairs(document, table)
+        .map(|pair| pair.get(0).unwrap_or(pair))
+        .filter_map(|key| key.get("elem"))
+}
+
+/// The pairs of the maps of a table, and the keys of its sets.
+fn pairs<'a>(document: &'a Value, table: &'static str) -> impl Iterator<Item = &'a Value> {
+    let groups = objects(document, "map").chain(objects(document, "set"));
+    let of_table = groups.filter(move |group| group.get("table").and_then(Value::as_str) == Some(table));
+    of_table.filter_map(|group| group.get("elem")?.as_array()).flatten()
+}
+
+/// Network, container and interface in the comment of an element of ours, behind a hash: "82e2... network/container/ifname".
+pub(super) fn owner_of(element: &Value) -> Option<(String, String, String)> {
+    let (_, owner) = element.get("comment")?.as_str()?.split_once(' ')?;
+    let mut names = owner.split('/').map(str::to_owned);
+    Some((names.next()?, names.next()?, names.next().unwrap_or_default()))
+}
+
+fn of_nftables(document: &Value) -> Vec<Port> {
+    pairs(document, "ferrule_portmap").filter_map(of_element).collect()
 }
 
 fn of_element(pair: &Value) -> Option<Port> {
     let element = pair.get(0)?.get("elem")?;
-    let (_, owner) = element.get("comment")?.as_str()?.split_once(' ')?;
-    let mut names = owner.split('/');
-    let (network, container) = (names.next()?.to_owned(), names.next()?.to_owned());
+    let (network, container, _) = owner_of(element)?;
     let key = element.get("val")?.get("concat")?.as_array()?;
     let target: Vec<String> = match pair.get(1)?.get("concat")? {
         Value::Array(parts) => parts.iter().map(word).collect(),
@@ -114,6 +150,34 @@ fn of_element(pair: &Value) -> Option<Port> {
         target: target.join(":"),
         network,
         container,
+    })
+}
+
+/// The reference's rules of nf_tables, one for a port, whose comment is the container.
+fn of_reference(document: &Value) -> Vec<Port> {
+    let rules = objects(document, "rule").filter(|rule| rule.get("table").is_some_and(|table| table == "cni_hostport"));
+    rules.filter_map(of_rule).collect()
+}
+
+fn of_rule(rule: &Value) -> Option<Port> {
+    let expressions = rule.get("expr")?.as_array()?;
+    let target = expressions.iter().find_map(|expression| expression.get("dnat"))?;
+    let matched = |field: &str| {
+        expressions.iter().find_map(|expression| {
+            let left = expression.pointer("/match/left/payload")?;
+            let is_it = left.get("field")?.as_str()? == field;
+            is_it.then(|| (left.get("protocol"), expression.pointer("/match/right")))
+        })
+    };
+    let (protocol, number) = matched("dport")?;
+    let host_ip = matched("daddr").and_then(|(_, address)| Some(address?.as_str()?.to_owned()));
+    Some(Port {
+        protocol: protocol?.as_str()?.to_owned(),
+        host_ip,
+        number: number?.as_u64()?.try_into().ok()?,
+        target: format!("{}:{}", target.get("addr")?.as_str()?, target.get("port")?),
+        network: String::new(),
+        container: rule.get("comment")?.as_str()?.to_owned(),
     })
 }
 
@@ -152,10 +216,33 @@ mod tests {
             {"elem": {"val": {"concat": ["udp", 53]}, "comment": "00ff net/c2/eth0"}},
             {"concat": ["10.88.0.3", 5353]},
         ]);
-        let document = json!({"nftables": [{"metainfo": {}}, {"map": {"name": "dnat4", "elem": [element]}}]});
+        let document = json!({"nftables": [{"metainfo": {}}, {"map": {"table": "ferrule_portmap", "name": "any4", "elem": [element]}}]});
         let ports = of_nftables(&document);
         assert_eq!(ports.len(), 1);
         assert_eq!((ports[0].number, ports[0].target.as_str()), (53, "10.88.0.3:5353"));
         assert_eq!((ports[0].network.as_str(), ports[0].container.as_str()), ("net", "c2"));
+    }
+
+    #[test]
+    fn reads_the_rules_of_the_reference_in_nf_tables() {
+        let host = json!({"match": {"op": "==", "left": {"payload": {"protocol": "ip", "field": "daddr"}}, "right": "192.0.2.1"}});
+        let port =
+            json!({"match": {"op": "==", "left": {"payload": {"protocol": "udp", "field": "dport"}}, "right": 8164}});
+        let rule = |expressions: Value| json!({"rule": {"table": "cni_hostport", "chain": "hostports", "comment": "c1", "expr": expressions}});
+        let document = json!({"nftables": [
+            rule(json!([host, port, {"dnat": {"addr": "10.1.0.2", "port": 53}}])),
+            rule(json!([host, {"masquerade": null}])),
+        ]});
+        let ports = of_reference(&document);
+        assert_eq!(ports.len(), 1, "{ports:?}");
+        let port = &ports[0];
+        assert_eq!(
+            (port.number, port.protocol.as_str(), port.target.as_str()),
+            (8164, "udp", "10.1.0.2:53")
+        );
+        assert_eq!(
+            (port.host_ip.as_deref(), port.container.as_str()),
+            (Some("192.0.2.1"), "c1")
+        );
     }
 }

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use serde_json::{Value, json};
 
 use super::Failure;
+use super::holdings::Holding;
 use super::node::{Attached, Node};
 use super::rules::Port;
 
@@ -32,22 +33,27 @@ pub(super) fn everything(node: &Node, as_json: bool) -> String {
         .iter()
         .filter(|attached| attached.stray.is_some())
         .collect();
-    if !strays.is_empty() || !node.stray_ports.is_empty() || !node.stray_links.is_empty() {
+    let nothing_else = node.stray_ports.is_empty() && node.stray_links.is_empty() && node.stray_holdings.is_empty();
+    if !strays.is_empty() || !nothing_else {
         text.push_str("belongs to nobody\n");
     }
     for attached in strays {
         text.push_str(&tree(attached));
     }
     for port in &node.stray_ports {
-        text.push_str(&format!(
-            "  {} for {} on {}\n",
-            describe(port),
-            port.container,
-            port.network
-        ));
+        let network = if port.network.is_empty() {
+            "a network"
+        } else {
+            &port.network
+        };
+        text.push_str(&format!("  {} for {} on {network}\n", describe(port), port.container));
     }
     for link in &node.stray_links {
         text.push_str(&format!("  interface {link}\n"));
+    }
+    for holding in &node.stray_holdings {
+        let Holding { kind, place, owner } = holding;
+        text.push_str(&format!("  {kind} for {owner} ({place})\n"));
     }
     if text.is_empty() {
         text.push_str("no network, no attachment\n");
@@ -122,6 +128,9 @@ fn tree(attached: &Attached) -> String {
     for port in &attached.ports {
         line("port", describe(port).trim_start_matches("port "));
     }
+    for holding in &attached.holdings {
+        line("holds", &format!("{} ({})", holding.kind, holding.place));
+    }
     text
 }
 
@@ -140,6 +149,7 @@ fn document(node: &Node) -> Value {
         "attachments": node.attachments.iter().map(of_attachment).collect::<Vec<_>>(),
         "strayPorts": node.stray_ports.iter().map(of_port).collect::<Vec<_>>(),
         "strayInterfaces": node.stray_links,
+        "strayHoldings": node.stray_holdings.iter().map(of_holding).collect::<Vec<_>>(),
     })
 }
 
@@ -152,8 +162,13 @@ fn of_attachment(attached: &Attached) -> Value {
         "addresses": attached.addresses,
         "hostInterfaces": attached.host_interfaces,
         "ports": attached.ports.iter().map(of_port).collect::<Vec<_>>(),
+        "holdings": attached.holdings.iter().map(of_holding).collect::<Vec<_>>(),
         "stray": attached.stray,
     })
+}
+
+fn of_holding(holding: &Holding) -> Value {
+    json!({ "kind": holding.kind, "place": holding.place, "owner": holding.owner.to_string() })
 }
 
 fn of_port(port: &Port) -> Value {
