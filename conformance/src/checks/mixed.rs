@@ -149,7 +149,7 @@ fn parallel(bench: &Bench) -> Done {
     let replies: Vec<_> = thread::scope(|scope| {
         let start = |n: u16| {
             let call = bench.calling("ADD", &format!("c{n}"), &conf);
-            let call = if n % 2 == 0 { call } else { theirs(call) };
+            let call = if n.is_multiple_of(2) { call } else { theirs(call) };
             scope.spawn(move || call.run())
         };
         let threads: Vec<_> = (0..100).map(start).collect();

@@ -146,7 +146,7 @@ fn of_nftables(document: &Value) -> Vec<Holding> {
     }
     for (table, kind) in [("ferrule_masquerade", "masquerade"), ("ferrule_firewall", "firewall")] {
         let of_addresses = elements(document, table).filter(|element| is_address(element));
-        let owners = of_addresses.filter_map(|element| owner_of(element));
+        let owners = of_addresses.filter_map(owner_of);
         found.extend(owners.map(|(network, container, ifname)| {
             let ifname = Some(ifname);
             commented(
