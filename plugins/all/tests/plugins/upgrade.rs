@@ -205,3 +205,52 @@ fn what_is_in_nf_tables_is_drained_before_a_rollback() {
         });
     }
 }
+
+/// The commands of the page on migration, in their order, with a container that is attached once ferrule is there.
+#[test]
+fn the_page_on_migration_says_what_works() {
+    let Some(reference) = reference() else { return };
+    testkit::world(|w| {
+        let page = include_str!("../../../../examples/migration/README.md");
+        let commands: Vec<&str> = page
+            .split("```sh\n")
+            .skip(1)
+            .filter_map(|rest| rest.split("```").next())
+            .collect();
+        assert!(commands.len() > 5, "{commands:?}");
+        w.sh("mount -t tmpfs tmpfs /opt");
+        let node = Node {
+            bin: PathBuf::from("/opt/cni/bin"),
+            ..Node::new(w, &reference)
+        };
+        let tree = w.tmp().join("tree");
+        w.sh(&format!(
+            "mkdir -p {tree}/scripts {tree}/dist /opt/cni; cp -a {reference} /opt/cni/bin
+            cp {install} {uninstall} {tree}/scripts; cp -a {from} {tree}/dist/bin",
+            tree = tree.display(),
+            reference = reference.display(),
+            install = script_path("install").display(),
+            uninstall = script_path("uninstall").display(),
+            from = node.from.display(),
+        ));
+        let before = w.sh("cd /opt/cni/bin; sha256sum *");
+        let chain = node.chain(networks(None).swap_remove(0));
+        let mut attached = None;
+        for command in commands {
+            if command.contains("--rollback") {
+                let (result, _) = attached.insert((chain.add("a", &web()), serve(w, "a")));
+                chain.check("a", &web(), result);
+            }
+            w.sh(&format!("cd {}; {command}", tree.display()));
+            if let (true, Some((result, ()))) = (command.contains("--rollback"), &attached) {
+                node.assert_traffic("after the rollback");
+                node.stop();
+                chain.del("a", &web(), Some(result));
+                chain.assert_clean();
+            }
+        }
+        assert!(attached.is_some());
+        assert_eq!(w.sh("cd /opt/cni/bin; sha256sum *"), before);
+        node.assert_forgotten();
+    });
+}
