@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::result::{CniResult, Dns};
-use crate::wire::{self, Value};
+use crate::wire::{self, Seen, Value};
 use crate::{Code, ContainerId, Error, IfName, NetworkName, Result, Version};
 
 /// A plugin's configuration: what every plugin has, and the rest to decode from (section "Plugin configuration objects").
@@ -25,6 +25,18 @@ pub struct NetConf {
     /// `dns`: what the network's author wants in the result.
     pub dns: Dns,
     value: Value,
+    seen: Seen,
+}
+
+/// A key that no type has which was decoded from its object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnknownKey {
+    /// Where: `ipam.ranges[0][1]`; empty for the configuration itself.
+    pub path: String,
+    /// As written.
+    pub key: String,
+    /// What is known there.
+    pub known: Vec<&'static str>,
 }
 
 /// The valid attachments of a GC request.
@@ -72,7 +84,8 @@ impl NetConf {
         let unreadable =
             |e: Error| Error::new(Code::DECODING_FAILURE, e.msg).context("error unmarshall network config");
         let value = wire::parse(stdin).map_err(unreadable)?;
-        let generic: Generic = wire::decode(&value).map_err(|e| unreadable(e.into()))?;
+        let seen = Seen::default();
+        let generic: Generic = wire::decode_noting(&value, &seen).map_err(|e| unreadable(e.into()))?;
         let ipam_type = match value.field("ipam").and_then(|ipam| ipam.field("type")) {
             Some(named) => Some(wire::decode::<String>(named).map_err(|e| Error::from(e).context("ipam.type"))?),
             None => None,
@@ -84,6 +97,7 @@ impl NetConf {
             ipam_type: ipam_type.filter(|name| !name.is_empty()),
             dns: generic.dns,
             value,
+            seen,
         })
     }
 
@@ -98,7 +112,42 @@ impl NetConf {
     ///
     /// [`Code::INVALID_CONFIG`] with the path of the key whose type is wrong.
     pub fn decode<T: DeserializeOwned>(&self) -> Result<T> {
-        Ok(wire::decode(&self.value)?)
+        Ok(wire::decode_noting(&self.value, &self.seen)?)
+    }
+
+    /// The keys that nothing has been decoded from so far, in objects that something was. Go ignores the case of keys, and so
+    /// does this.
+    pub fn unknown_keys(&self) -> Vec<UnknownKey> {
+        let mut unknown = Vec::new();
+        self.collect_unknown("", &self.value, &mut unknown);
+        unknown
+    }
+
+    fn collect_unknown(&self, path: &str, value: &Value, unknown: &mut Vec<UnknownKey>) {
+        match value {
+            Value::Array(items) => {
+                for (index, item) in items.iter().enumerate() {
+                    self.collect_unknown(&format!("{path}[{index}]"), item, unknown);
+                }
+            }
+            Value::Object(object) => {
+                let known = self.seen.keys_of(object);
+                // Without any, nobody has looked into it.
+                for (key, value) in object.entries().filter(|_| !known.is_empty()) {
+                    if known.iter().any(|name| name.eq_ignore_ascii_case(key)) {
+                        let dot = if path.is_empty() { "" } else { "." };
+                        self.collect_unknown(&format!("{path}{dot}{key}"), value, unknown);
+                    } else {
+                        unknown.push(UnknownKey {
+                            path: path.to_owned(),
+                            key: key.to_owned(),
+                            known: known.clone(),
+                        });
+                    }
+                }
+            }
+            _ => {}
+        }
     }
 
     /// `prevResult`: the result of the plugin before in the chain; on DEL and CHECK that of the whole ADD.

@@ -17,7 +17,7 @@ pub mod wire;
 pub use args::CniArgs;
 pub use attachment::Attachment;
 pub use cidr::{Cidr, ParseCidrError};
-pub use conf::{NetConf, ValidAttachments};
+pub use conf::{NetConf, UnknownKey, ValidAttachments};
 pub use error::{Code, Error, Result};
 pub use id::{ContainerId, NetworkName, ParseIdError};
 pub use ifname::{IfName, ParseIfNameError};

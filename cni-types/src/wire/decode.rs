@@ -1,5 +1,6 @@
 //! Types from a [`Value`], by Go's rules; a failure names the key.
 
+use std::cell::RefCell;
 use std::fmt;
 
 use serde::de::value::StrDeserializer;
@@ -61,11 +62,35 @@ impl From<DecodeError> for Error {
 ///
 /// Names the path of the key (`ipam.ranges[0][1].subnet`) and what would be right.
 pub fn decode<T: DeserializeOwned>(value: &Value) -> Result<T, DecodeError> {
-    T::deserialize(Source(value))
+    T::deserialize(Source(value, None))
+}
+
+/// [`decode`], and notes in `seen` which keys the types have for each object.
+pub(crate) fn decode_noting<T: DeserializeOwned>(value: &Value, seen: &Seen) -> Result<T, DecodeError> {
+    T::deserialize(Source(value, Some(seen)))
+}
+
+/// Which keys were asked for, object by object. An object is known by the place of its entries, which stays while it is not
+/// changed, wherever the object itself is moved to.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Seen(RefCell<Vec<(usize, &'static [&'static str])>>);
+
+impl Seen {
+    fn note(&self, object: &Object, fields: &'static [&'static str]) {
+        self.0.borrow_mut().push((object.0.as_ptr().addr(), fields));
+    }
+
+    /// All keys that were asked for in `object`; none where no type was decoded from it.
+    pub(crate) fn keys_of(&self, object: &Object) -> Vec<&'static str> {
+        let place = object.0.as_ptr().addr();
+        let seen = self.0.borrow();
+        let of_object = seen.iter().filter(|(at, _)| *at == place);
+        of_object.flat_map(|(_, fields)| fields.iter().copied()).collect()
+    }
 }
 
 #[derive(Clone, Copy)]
-struct Source<'a>(&'a Value);
+struct Source<'a>(&'a Value, Option<&'a Seen>);
 
 impl<'a> Source<'a> {
     fn unexpected(self) -> Unexpected<'a> {
@@ -100,8 +125,9 @@ impl<'de> Deserializer<'de> for Source<'_> {
             Value::Array(items) => visitor.visit_seq(Items {
                 items: items.iter(),
                 index: 0,
+                seen: self.1,
             }),
-            Value::Object(object) => visitor.visit_map(Entries::of_map(object)),
+            Value::Object(object) => visitor.visit_map(Entries::of_map(object, self.1)),
         }
     }
 
@@ -119,7 +145,12 @@ impl<'de> Deserializer<'de> for Source<'_> {
         visitor: V,
     ) -> Result<V::Value, DecodeError> {
         match self.0 {
-            Value::Object(object) => visitor.visit_map(Entries::of_struct(object, fields)),
+            Value::Object(object) => {
+                if let Some(seen) = self.1 {
+                    seen.note(object, fields);
+                }
+                visitor.visit_map(Entries::of_struct(object, fields, self.1))
+            }
             _ => Err(serde::de::Error::invalid_type(self.unexpected(), &"an object")),
         }
     }
@@ -153,6 +184,7 @@ impl<'de> Deserializer<'de> for Source<'_> {
 struct Items<'a> {
     items: std::slice::Iter<'a, Value>,
     index: usize,
+    seen: Option<&'a Seen>,
 }
 
 impl<'de> SeqAccess<'de> for Items<'_> {
@@ -162,7 +194,7 @@ impl<'de> SeqAccess<'de> for Items<'_> {
         let Some(item) = self.items.next() else { return Ok(None) };
         let index = self.index;
         self.index += 1;
-        seed.deserialize(Source(item))
+        seed.deserialize(Source(item, self.seen))
             .map(Some)
             .map_err(|e| e.within(format!("[{index}]")))
     }
@@ -172,32 +204,35 @@ impl<'de> SeqAccess<'de> for Items<'_> {
 struct Entries<'a> {
     entries: std::vec::IntoIter<(&'a str, &'a Value)>,
     value: Option<(&'a str, &'a Value)>,
+    seen: Option<&'a Seen>,
 }
 
 impl<'a> Entries<'a> {
-    fn new(entries: Vec<(&'a str, &'a Value)>) -> Entries<'a> {
+    fn new(entries: Vec<(&'a str, &'a Value)>, seen: Option<&'a Seen>) -> Entries<'a> {
         Entries {
             entries: entries.into_iter(),
             value: None,
+            seen,
         }
     }
 
-    fn of_struct(object: &'a Object, fields: &'static [&'static str]) -> Entries<'a> {
+    fn of_struct(object: &'a Object, fields: &'static [&'static str], seen: Option<&'a Seen>) -> Entries<'a> {
         Entries::new(
             fields
                 .iter()
                 .filter_map(|&name| Some((name, object.field(name)?)))
                 .collect(),
+            seen,
         )
     }
 
-    fn of_map(object: &'a Object) -> Entries<'a> {
+    fn of_map(object: &'a Object, seen: Option<&'a Seen>) -> Entries<'a> {
         let mut last: Vec<(&str, &Value)> = Vec::new();
         for (key, value) in object.entries() {
             last.retain(|(seen, _)| *seen != key);
             last.push((key, value));
         }
-        Entries::new(last)
+        Entries::new(last, seen)
     }
 }
 
@@ -216,7 +251,8 @@ impl<'de> MapAccess<'de> for Entries<'_> {
             .value
             .take()
             .ok_or_else(|| serde::de::Error::custom("a value without its key"))?;
-        seed.deserialize(Source(value)).map_err(|e: DecodeError| e.within(key))
+        seed.deserialize(Source(value, self.seen))
+            .map_err(|e: DecodeError| e.within(key))
     }
 }
 

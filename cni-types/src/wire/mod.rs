@@ -10,6 +10,7 @@ mod decode;
 mod value;
 
 pub use decode::{DecodeError, decode};
+pub(crate) use decode::{Seen, decode_noting};
 pub use value::{Object, Value};
 
 use crate::{Code, Error, Result};

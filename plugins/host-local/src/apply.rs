@@ -29,7 +29,11 @@ pub(crate) fn reserve<'a>(
         let chosen = choose(ledger, config, &replaced)?;
         let addresses: Vec<(usize, IpAddr)> = chosen.iter().map(|choice| (choice.set, choice.ip)).collect();
         match ledger.reserve(attachment, netns.cloned(), &addresses) {
-            Ok(reserved) => return Ok((chosen, reserved)),
+            Ok(reserved) => {
+                let ips: Vec<String> = chosen.iter().map(|choice| choice.ip.to_string()).collect();
+                log::debug!("reserved in {}: {}", config.data_dir.display(), ips.join(", "));
+                return Ok((chosen, reserved));
+            }
             // Somebody wrote where he lay, or without the lock.
             Err(e) if ledger.is_walked() => return Err(e),
             Err(e) => {

@@ -16,7 +16,6 @@ mod reservation;
 mod resolv_conf;
 mod status;
 mod store;
-mod time;
 
 use std::path::PathBuf;
 

@@ -7,6 +7,7 @@ mod firewall;
 mod firewalld;
 mod install;
 mod kill_install;
+mod logging;
 mod loopback;
 mod manual;
 mod node;

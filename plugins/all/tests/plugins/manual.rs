@@ -14,7 +14,7 @@ use std::process::Command;
 
 use jsonschema::Validator;
 use serde_json::{Value, json};
-use skel::schema::rows;
+use skel::schema::{Row, rows};
 use testkit::call_plugin;
 
 use crate::chains::Chain;
@@ -81,15 +81,53 @@ fn validators(suite: &Suite) -> BTreeMap<String, Validator> {
 }
 
 #[test]
-fn schemas_are_those_of_the_plugins() {
+fn schemas_and_tables_are_those_of_the_plugins() {
     testkit::world(|w| {
         let suite = Suite::install(w);
         for plugin in plugins() {
             let directory = repository().join("plugins").join(&plugin);
             let schema = told(&suite, &plugin, "--schema");
             assert_current(&directory.join("schema.json"), &schema);
+            let manual = directory.join("README.md");
+            let text = fs::read_to_string(&manual).unwrap();
+            assert_current(
+                &manual,
+                &with_table(&text, &rows(&serde_json::from_str(&schema).unwrap())),
+            );
+            let example = example(&told(&suite, &plugin, "--help")).to_owned();
+            let shown = format!("```json\n{example}\n```");
+            assert!(
+                text.contains(&shown),
+                "{} does not show the example of --help",
+                manual.display()
+            );
         }
     });
+}
+
+const BEGIN: &str = "<!-- the table of --schema: FERRULE_UPDATE=1 cargo test -p all --test plugins manual -->\n";
+const END: &str = "<!-- end of the table -->\n";
+
+/// The manual with the table of options brought up to date.
+fn with_table(text: &str, rows: &[Row]) -> String {
+    let (before, rest) = text.split_once(BEGIN).expect("the table's begin");
+    let (_, after) = rest.split_once(END).expect("the table's end");
+    let mut table = "| key | type | default | meaning |\n| --- | --- | --- | --- |\n".to_owned();
+    for Row {
+        key,
+        kind,
+        default,
+        meaning,
+    } in rows
+    {
+        let default = if default.is_empty() {
+            String::new()
+        } else {
+            format!("`{default}`")
+        };
+        table += &format!("| `{key}` | {kind} | {default} | {meaning} |\n");
+    }
+    format!("{before}{BEGIN}{table}{END}{after}")
 }
 
 #[test]

@@ -17,7 +17,7 @@ use super::failed;
 use super::lock::{Access, Locked, lock, open_directory};
 use super::stamp::Stamp;
 use crate::reservation::Content;
-use crate::time;
+use skel::time;
 
 /// More is no owner: what follows is not read. In bytes.
 const OWNER_LIMIT: usize = 4 << 10;

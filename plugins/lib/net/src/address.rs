@@ -63,6 +63,7 @@ impl Net {
     /// # Errors
     /// The kernel refuses it; [`crate::Error::is_exists`] where the link has the address already.
     pub fn add_address(&mut self, index: u32, address: NewAddress) -> Result<()> {
+        log::debug!("address {} on link {index}", address.cidr);
         let mut request = message(index, address.cidr);
         if address.no_dad && address.cidr.is_ipv6() {
             request.attributes.push(AddressAttribute::Flags(Flags::Nodad));

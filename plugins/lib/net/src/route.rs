@@ -138,6 +138,13 @@ impl Net {
     /// # Errors
     /// The kernel refuses it; [`crate::Error::is_exists`] where the table has this very route.
     pub fn add_route(&mut self, route: &NewRoute) -> Result<()> {
+        let gateway = |ip: IpAddr| format!(" by {ip}");
+        log::debug!(
+            "route to {}{} on link {}",
+            route.dst,
+            route.gateway.map(gateway).unwrap_or_default(),
+            route.oif
+        );
         let mut request = route
             .message()
             .map_err(|failure| failure.of("add route to", route.dst.to_string()))?;

@@ -11,6 +11,18 @@ use crate::reply::{Decode, Expect, Reply, until_consistent};
 /// What netlink_dump of the kernel fills at most unless one object alone is larger.
 const RECEIVE_LEN: usize = 32 * 1024;
 
+/// What a request asks for, by the numbers of linux/rtnetlink.h.
+fn name_of(kind: u16) -> String {
+    let object = match kind / 4 {
+        4 => "link",
+        5 => "address",
+        6 => "route",
+        other => return format!("object {other}, message {kind}"),
+    };
+    let verb = ["new", "delete", "get", "set"].into_iter().nth(usize::from(kind % 4));
+    format!("{} {object}", verb.unwrap_or_default())
+}
+
 /// A netlink socket of the route family, in the namespace where it was opened.
 #[derive(Debug)]
 pub(crate) struct RouteSocket {
@@ -108,6 +120,7 @@ impl RouteSocket {
         loop {
             self.sequence = self.sequence.wrapping_add(1);
             self.requests += 1;
+            log::debug!("netlink request: {}", name_of(kind));
             let request = encode(kind, flags | NLM_F_REQUEST, self.sequence, message);
             retry(|| self.socket.send(&request, 0)).map_err(|e| Failure::io(&e))?;
             match self.read(Reply::new(self.sequence, expect), decode)? {

@@ -101,6 +101,7 @@ impl Sysctl {
         if same(&before, value) {
             return Ok(Outcome::Unchanged);
         }
+        log::debug!("sysctl net/{key}: {value}, was {}", before.trim());
         // The kernel takes a value in one write at offset 0 and ignores what comes later.
         file.write_all_at(value.as_bytes(), 0)
             .map_err(|e| failed(Failure::io(&e)))?;

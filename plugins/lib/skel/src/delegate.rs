@@ -13,6 +13,7 @@ use cni_types::{CniResult, Code, Error, NetConf, Result, wire};
 
 use crate::dispatch::Request;
 use crate::environment::Verb;
+use crate::logger;
 use crate::plugin::Registered;
 use crate::undo::Undo;
 
@@ -83,13 +84,18 @@ impl Delegation<'_> {
             Delegate::Own(plugin) => {
                 let mut request = self.0.clone();
                 request.env.command = verb.as_str().to_owned();
-                let document = (plugin.call)(&request)?.into_document();
+                log::debug!("delegate {} {}: in this process", plugin.name, verb.as_str());
+                let reply = logger::speaking_as(plugin.name, || (plugin.call)(&request));
+                log::debug!("delegate {} {}: done", plugin.name, verb.as_str());
+                let document = reply?.into_document();
                 Ok(document
                     .map(|document| document.to_string().into_bytes())
                     .unwrap_or_default())
             }
             Delegate::Foreign(file) => {
+                log::debug!("delegate {} {}: started", file.display(), verb.as_str());
                 let output = start(file, verb, &self.0.stdin).map_err(|e| Error::io(file.display(), &e))?;
+                log::debug!("delegate {} {}: {}", file.display(), verb.as_str(), output.status);
                 if output.status.success() {
                     Ok(output.stdout)
                 } else {

@@ -14,7 +14,7 @@ use crate::environment::{Environment, Verb};
 use crate::output::Unwritten;
 use crate::plugin::{Plugin, Registered};
 use crate::undo::{BestEffort, Undo};
-use crate::{logger, manual, netns, output};
+use crate::{logger, manual, netns, output, unknown};
 
 /// One call of a plugin: everything that it gets from outside.
 #[derive(Clone)]
@@ -179,6 +179,11 @@ pub(crate) fn call<P: Plugin>(request: &Request) -> Result<Reply> {
         container_id,
         ifname,
     });
+    if !matches!(verb, Verb::Add | Verb::Check)
+        && let Err(e) = logger::configure(&conf)
+    {
+        log::warn!("{e}");
+    }
     guarded(|| match (verb, attachment) {
         (Verb::Add, Some(attachment)) => add::<P>(request, &conf, attachment),
         (Verb::Check, Some(attachment)) => check::<P>(request, &conf, attachment),
@@ -252,7 +257,12 @@ fn context<'a, P: Plugin>(
     attachment: Attachment,
 ) -> Result<Add<'a, P::Config>> {
     let call = Call::new(attachment, request.env.args.as_str()).with_prev_result(conf.prev_result()?);
-    let config = P::config(conf, &call)?;
+    logger::configure(conf)?;
+    let config = P::config(conf, &call);
+    // Whoever reads that a key is missing shall read too that it is misspelt. Once is enough: not on DEL, GC and STATUS.
+    unknown::report(P::TYPE, conf);
+    let config = config?;
+    log::debug!("configuration read");
     let netns = netns::required(&request.env.netns, P::ENTERS_NETNS, request.env.netns_override)?;
     Ok(Add {
         conf,

@@ -15,7 +15,9 @@ mod netns;
 mod output;
 mod plugin;
 pub mod schema;
+pub mod time;
 mod undo;
+mod unknown;
 
 pub use context::{Add, Call, Check, Del, Gc, Status};
 pub use dispatch::{run, run_suite};

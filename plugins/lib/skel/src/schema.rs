@@ -8,6 +8,8 @@ use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, Schema, json_schema};
 use serde_json::{Map, Value, json};
 
+use crate::logger;
+
 /// The keys of a plugin's configuration.
 #[derive(Debug, Clone)]
 pub struct Keys(Value);
@@ -82,6 +84,7 @@ fn by_runtimes_and_skel() -> Schema {
                 "description": "The result of the plugins before this one in the list. It is written by the runtime.",
                 "type": "object",
             },
+            "log": logger::key().to_value(),
             "cni.dev/valid-attachments": {
                 "description": "The attachments that GC must leave. It is written by the runtime.",
                 "type": "array",
@@ -113,7 +116,11 @@ fn as_go_reads(schema: &mut Value) {
 fn accept_null(property: &mut Value) {
     let Some(object) = property.as_object_mut() else { return };
     join_option(object);
-    if object.get("default").is_some_and(says_nothing) {
+    let is_too_small = |default: &Value| default.as_i64() < object.get("minimum").and_then(Value::as_i64);
+    if object
+        .get("default")
+        .is_some_and(|default| says_nothing(default) || (default.is_i64() && is_too_small(default)))
+    {
         object.remove("default");
     }
     // The formats are names of Rust's, and the lines of a comment are no paragraphs.
@@ -199,19 +206,10 @@ pub struct Row {
 
 /// The keys of a schema that [`crate::Plugin::keys`] led to: the plugin's own, then those that every plugin has.
 pub fn rows(schema: &Value) -> Vec<Row> {
-    let common = Keys::common().0;
-    let mut all = Vec::new();
+    let (mut common, mut all) = (Vec::new(), Vec::new());
+    collect("", &Keys::common().0, &mut common);
     collect("", schema, &mut all);
-    let is_common = |row: &Row| {
-        let parts = row.key.split('.').collect::<Vec<_>>();
-        let found = match parts.as_slice() {
-            ["cni", ..] => None,
-            [first] => common["properties"].get(first),
-            [first, second] => common["properties"][first]["properties"].get(second),
-            _ => None,
-        };
-        row.key.starts_with("cni.dev/") || found.is_some()
-    };
+    let is_common = |row: &Row| common.iter().any(|other| other.key == row.key);
     let (of_all, mut rows): (Vec<Row>, Vec<Row>) = all.into_iter().partition(is_common);
     rows.extend(of_all);
     rows

@@ -183,6 +183,7 @@ impl Net {
             let failure = Failure::new(Errno::EINVAL, format!("alias is longer than {ALIAS_MAX_LEN} bytes"));
             return Err(self.refused(failure, change.operation(), index));
         }
+        log::debug!("{} {index}", change.operation());
         let request = change.request(index);
         self.socket
             .change(RTM_NEWLINK, 0, &request)
@@ -245,6 +246,7 @@ impl Net {
 
     /// Makes a link and returns it as the kernel made it, before it joined a master.
     fn create_link(&mut self, request: &LinkMessage, operation: &'static str, name: &IfName) -> Result<Link> {
+        log::debug!("{operation} {name}");
         let failed = |failure: Failure| failure.of(operation, format!("{:?}", name.as_str()));
         // The link exists by then: an echo that cannot be read must not look like a refusal.
         let echo = |payload: &[u8]| Ok(decode::link(payload).unwrap_or(None));

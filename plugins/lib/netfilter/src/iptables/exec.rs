@@ -65,6 +65,7 @@ impl Tool {
     /// Reads a table.
     pub(super) fn save(self, table: Table) -> Result<Saved> {
         let program = self.program("save")?;
+        log::debug!("{} -t {}", program.display(), table.name());
         let output = run(&program, &["-t", table.name()], "")?;
         Ok(Saved::parse(table, &String::from_utf8_lossy(&output.stdout)))
     }

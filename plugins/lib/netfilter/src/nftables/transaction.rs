@@ -25,6 +25,7 @@ pub(super) fn transact<T>(
         let generation = connection.generation().map_err(kernel_error)?;
         let mut batch = Batch::new();
         let result = plan(connection, &mut batch)?;
+        log::debug!("nftables, {table}: one transaction");
         match connection.commit(&batch, Some(generation)) {
             Err(nft::Error::Changed { .. }) => {}
             committed => return committed.map(|()| result).map_err(kernel_error),

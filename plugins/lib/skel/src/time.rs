@@ -1,7 +1,7 @@
 //! A point in time for people.
 
 /// Seconds since 1970 as `2026-11-30T03:09:52Z` (RFC 3339); times before are shown as its beginning.
-pub(crate) fn utc(seconds: i64) -> String {
+pub fn utc(seconds: i64) -> String {
     let seconds = u64::try_from(seconds).unwrap_or_default();
     let (days, of_day) = (seconds / 86_400, seconds % 86_400);
     let (year, month, day) = date(days);
