@@ -7,5 +7,6 @@ mod iptables;
 mod macspoof;
 mod nftables;
 mod nftables_kill;
+mod sctp;
 mod topology;
 mod traffic;
