@@ -285,13 +285,12 @@ fn meaning(schema: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde::Deserialize;
+    use serde::{Deserialize, Serialize};
 
     use super::*;
 
-    #[derive(Deserialize, Default, JsonSchema)]
+    #[derive(Serialize, Deserialize, Default, JsonSchema)]
     #[serde(default, rename_all = "camelCase")]
-    #[allow(dead_code, reason = "decoded for its schema alone")]
     struct Written {
         /// Whether.
         is_gateway: bool,
@@ -306,9 +305,8 @@ mod tests {
         ipam: Option<Range>,
     }
 
-    #[derive(Deserialize, Default, JsonSchema)]
+    #[derive(Serialize, Deserialize, Default, JsonSchema)]
     #[serde(default)]
-    #[allow(dead_code, reason = "decoded for its schema alone")]
     struct Range {
         /// A network.
         subnet: String,

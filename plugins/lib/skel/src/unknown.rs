@@ -162,13 +162,12 @@ fn nearest<'a>(key: &str, known: &[&'a str]) -> Option<&'a str> {
 
 #[cfg(test)]
 mod tests {
-    use serde::Deserialize;
+    use serde::{Deserialize, Serialize};
 
     use super::*;
 
-    #[derive(Deserialize, Default)]
+    #[derive(Serialize, Deserialize, Default)]
     #[serde(default, rename_all = "camelCase")]
-    #[allow(dead_code, reason = "decoded for its fields alone")]
     struct Written {
         ip_masq: bool,
         vlan_trunk: Vec<Trunk>,
@@ -176,9 +175,8 @@ mod tests {
         runtime_config: Trunk,
     }
 
-    #[derive(Deserialize, Default)]
+    #[derive(Serialize, Deserialize, Default)]
     #[serde(default, rename_all = "camelCase")]
-    #[allow(dead_code, reason = "decoded for its fields alone")]
     struct Trunk {
         subnet: String,
     }
