@@ -1,10 +1,11 @@
 //! Published configurations, run as chains from the first plugin to the last and back.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde_json::{Value, json};
-use testkit::{Reply, World};
+use testkit::{Reply, World, call_plugin};
 
+use crate::portmap::counting_path;
 use crate::suite::Suite;
 
 /// A network of several plugins, run as libcni runs it.
@@ -12,6 +13,8 @@ pub(crate) struct Chain<'a> {
     pub(crate) w: &'a World,
     pub(crate) suite: Suite,
     pub(crate) conf: Value,
+    /// The PATH that the plugins see; `None` for the test's.
+    pub(crate) path: Option<PathBuf>,
 }
 
 impl<'a> Chain<'a> {
@@ -20,6 +23,7 @@ impl<'a> Chain<'a> {
             w,
             suite: Suite::install(w),
             conf,
+            path: None,
         }
     }
 
@@ -44,9 +48,34 @@ impl<'a> Chain<'a> {
     fn call(&self, index: usize, verb: &str, container: &str, conf: &Value) -> Reply {
         let plugin = self.conf["plugins"][index]["type"].as_str().unwrap();
         let ifname = if plugin == "loopback" { "lo" } else { "eth0" };
-        let netns = Path::new("/run/netns").join(container);
-        self.suite
-            .call(plugin, verb, container, &netns, ifname, &conf.to_string())
+        let netns = format!("/run/netns/{container}");
+        let mut variables = vec![
+            ("CNI_COMMAND", verb),
+            ("CNI_CONTAINERID", container),
+            ("CNI_NETNS", &netns),
+            ("CNI_IFNAME", ifname),
+            ("CNI_PATH", self.suite.bin().to_str().unwrap()),
+        ];
+        variables.extend(self.path.as_ref().map(|path| ("PATH", path.to_str().unwrap())));
+        call_plugin(&self.suite.bin().join(plugin), &variables, &conf.to_string())
+    }
+
+    /// What GC of the whole chain with nothing valid says.
+    fn gc(&self) {
+        for index in 0..self.plugins() {
+            let mut conf = self.plugin_conf(index, &json!({}), None);
+            conf["cniVersion"] = "1.1.0".into();
+            conf["cni.dev/valid-attachments"] = json!([]);
+            self.call(index, "GC", "", &conf).silent();
+        }
+    }
+
+    /// The programs that were started since this was asked last, if [`counting_path`] is the PATH.
+    fn started(&self) -> Vec<String> {
+        let file = self.w.tmp().join("started");
+        let started = std::fs::read_to_string(&file).unwrap_or_default();
+        let _ = std::fs::remove_file(&file);
+        started.lines().map(str::to_owned).collect()
     }
 
     pub(crate) fn plugins(&self) -> usize {
@@ -211,6 +240,57 @@ fn nomads_network_with_nftables() {
     });
 }
 
+#[test]
+fn a_chain_starts_one_program_for_each_plugin_that_adds_rules_of_iptables() {
+    testkit::world(|w| {
+        let mut chain = Chain::new(w, nomad(Some("iptables")));
+        chain.path = Some(counting_path(w));
+        let restore = "iptables-restore --noflush -w 5";
+        for container in ["cid-a", "cid-b"] {
+            let published = if container == "cid-a" {
+                web()
+            } else {
+                json!({ "portMappings": [] })
+            };
+            let result = chain.add(container, &published);
+            let rules = if container == "cid-a" { 3 } else { 2 };
+            assert_eq!(chain.started(), vec![restore; rules], "masquerade, firewall, portmap");
+            chain.check(container, &published, &result);
+            assert_eq!(chain.started(), [""; 0]);
+        }
+        chain.del("cid-a", &web(), None);
+        chain.gc();
+        assert_eq!(chain.started(), [""; 0], "what is only removed needs no program");
+        let left = w.sh("iptables-save");
+        assert!(!left.contains("cid-") && !left.contains("-s 172.26.64."), "{left}");
+    });
+}
+
+#[test]
+fn rules_of_others_start_no_program() {
+    testkit::world(|w| {
+        // As docker and kube-proxy have them, with matches that only iptables knows.
+        w.sh("for p in iptables ip6tables; do
+                $p -t nat -N DOCKER; $p -t nat -A PREROUTING -m addrtype --dst-type LOCAL -j DOCKER
+                $p -t nat -A POSTROUTING ! -o docker0 -j MASQUERADE --random-fully
+                $p -t nat -A POSTROUTING -m statistic --mode random --probability 0.5 -j DOCKER
+                $p -t nat -A DOCKER -p tcp -m tcp --tcp-flags SYN SYN -j RETURN
+                $p -N DOCKER-USER; $p -A FORWARD -j DOCKER-USER; $p -A DOCKER-USER -p esp -j REJECT
+            done");
+        let before = w.sh("iptables-save -t nat | grep -v '^#'; ip6tables-save -t nat | grep -v '^#'");
+        let mut chain = Chain::new(w, nomad(Some("nftables")));
+        chain.path = Some(counting_path(w));
+        let result = chain.add("cid-a", &web());
+        chain.check("cid-a", &web(), &result);
+        chain.del("cid-a", &web(), Some(&result));
+        chain.add("cid-b", &web());
+        chain.gc();
+        assert_eq!(chain.started(), [""; 0]);
+        let after = w.sh("iptables-save -t nat | grep -v '^#'; ip6tables-save -t nat | grep -v '^#'");
+        assert_eq!(after, before);
+    });
+}
+
 /// A host outside the node, at 192.0.2.9, that knows no way to the containers.
 pub(crate) fn outside(w: &World) {
     w.netns("ext");
@@ -286,6 +366,7 @@ fn nerdctls_and_podmans_networks_keep_to_themselves() {
                 w,
                 suite: nerdctl.suite.clone(),
                 conf: isolated_network("podman", "cni-podman0", "10.88.0.0/16", backend),
+                path: None,
             };
             let result = nerdctl.add("a", &web());
             nerdctl.add("b", &json!({}));

@@ -54,6 +54,7 @@ impl<'a> Node<'a> {
             w: self.w,
             suite: Suite::at(&self.bin),
             conf,
+            path: None,
         }
     }
 

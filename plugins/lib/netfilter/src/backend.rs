@@ -63,7 +63,7 @@ struct NodeSettings {
 
 impl Backend {
     /// The backend where a network's configuration names none: what the node's settings say, else iptables where it is
-    /// installed, as in the reference, else nftables.
+    /// usable, as in the reference, else nftables.
     ///
     /// # Errors
     ///
@@ -71,8 +71,13 @@ impl Backend {
     pub fn of_node() -> Result<Backend> {
         match read_settings(Path::new(NODE_SETTINGS))? {
             Some(backend) => Ok(backend),
-            None if iptables::is_installed() => Ok(Backend::Iptables),
-            None => Ok(Backend::Nftables),
+            None => Ok(match iptables::probe() {
+                Ok(()) => Backend::Iptables,
+                Err(e) => {
+                    log::debug!("nftables it is: {e}");
+                    Backend::Nftables
+                }
+            }),
         }
     }
 
@@ -83,8 +88,7 @@ impl Backend {
     /// What is missing.
     pub fn probe(self) -> Result<()> {
         match self {
-            Backend::Iptables if !iptables::is_installed() => Err(Error::internal("iptables is not installed")),
-            Backend::Iptables => Ok(()),
+            Backend::Iptables => iptables::probe(),
             Backend::Nftables => nftables::probe(),
         }
     }

@@ -48,6 +48,6 @@ pub use batch::Batch;
 pub use connection::{Connection, Request};
 pub use error::Error;
 pub use expression::{Direction, Expression, Meta, NatKind, PayloadBase, Register, expressions_attribute};
-pub use query::{BaseChainState, ChainState, RuleState};
+pub use query::{BaseChainState, ChainState, ExpressionState, Extension, RuleState};
 pub use ruleset::{Chain, DataType, Element, Family, Hook, Set, SetValue, Table, Value, Verdict, concatenate, types};
 pub use user_data::UserData;

@@ -15,6 +15,15 @@ const GET_RULE: u8 = 7;
 const GET_ELEMENT: u8 = 13;
 const GET_GENERATION: u8 = 16;
 
+/// A match or target of xtables, by its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Extension<'a> {
+    /// A match.
+    Match(&'a str),
+    /// A target.
+    Target(&'a str),
+}
+
 /// A chain as the kernel has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChainState {
@@ -50,7 +59,37 @@ pub struct RuleState {
     pub attributes: Vec<u8>,
 }
 
+/// One of a rule's expressions, as the kernel has it.
+#[derive(Debug, Clone)]
+pub struct ExpressionState<'a> {
+    /// The name under which the kernel registers it, such as `cmp`.
+    pub name: &'a str,
+    /// Its attributes: what they mean is its own matter (nf_tables.h).
+    pub data: Reader<'a>,
+}
+
 impl RuleState {
+    /// The rule's expressions in order, whoever wrote them.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Malformed`] where an attribute's length does not fit.
+    pub fn expressions(&self) -> Result<Vec<ExpressionState<'_>>, Error> {
+        const NFTA_RULE_EXPRESSIONS: u16 = 4;
+        const NFTA_LIST_ELEM: u16 = 1;
+        const NFTA_EXPR_NAME: u16 = 1;
+        const NFTA_EXPR_DATA: u16 = 2;
+        let list = Reader::new(&self.attributes)?.nested(NFTA_RULE_EXPRESSIONS)?;
+        let read = |element| {
+            let element = Reader::new(element)?;
+            Ok(ExpressionState {
+                name: element.text(NFTA_EXPR_NAME).ok_or(Error::Malformed("an expression"))?,
+                data: element.nested(NFTA_EXPR_DATA)?,
+            })
+        };
+        list.all(NFTA_LIST_ELEM).map(read).collect()
+    }
+
     /// The values that the rule compares the packet with, both ends of ranges among them: whether a range is one
     /// expression or two depends on the version of nft.
     pub fn compared_constants(&self) -> Vec<Vec<u8>> {
@@ -73,14 +112,11 @@ impl RuleState {
     }
 
     fn constants(&self, expression: &str, data: u16) -> Result<Vec<Vec<u8>>, Error> {
-        // NFTA_RULE_EXPRESSIONS, a list of NFTA_LIST_ELEM with NFTA_EXPR_NAME and NFTA_EXPR_DATA; NFTA_DATA_VALUE
+        const NFTA_DATA_VALUE: u16 = 1;
         let mut constants = Vec::new();
-        for element in Reader::new(&self.attributes)?.nested(4)?.all(1) {
-            let element = Reader::new(element)?;
-            if element.text(1) == Some(expression) {
-                let value = element.nested(2)?.nested(data)?;
-                constants.extend(value.get(1).map(<[u8]>::to_vec));
-            }
+        for found in self.expressions()?.iter().filter(|found| found.name == expression) {
+            let value = found.data.nested(data)?;
+            constants.extend(value.get(NFTA_DATA_VALUE).map(<[u8]>::to_vec));
         }
         Ok(constants)
     }
@@ -218,6 +254,39 @@ impl Connection {
         let parts = absent_as_none(self.dump(&request))?.unwrap_or_default();
         let lists: Result<Vec<_>, Error> = parts.iter().map(|part| read_elements(part)).collect();
         Ok(lists?.into_iter().flatten().collect())
+    }
+
+    /// Whether the kernel has one of xtables' matches or targets in a revision, for the rules that iptables keeps in
+    /// nf_tables (nft_compat.c). May load its module; changes nothing else.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel said, if it is more than that there is none.
+    pub fn has_extension(&mut self, family: Family, extension: Extension, revision: u32) -> Result<bool, Error> {
+        /// `NFNL_SUBSYS_NFT_COMPAT` of nfnetlink.h, `NFNL_MSG_COMPAT_GET` of nf_tables_compat.h.
+        const COMPAT: u8 = 11;
+        const GET: u8 = 0;
+        let (name, kind) = match extension {
+            Extension::Match(name) => (name, 0),
+            Extension::Target(name) => (name, 1),
+        };
+        let mut attributes = Attributes::new();
+        // NFTA_COMPAT_NAME, _REV, _TYPE
+        attributes.text(1, name).u32(2, revision).u32(3, kind);
+        let answer = self.one(Request {
+            subsystem: COMPAT,
+            operation: GET,
+            flags: 0,
+            family: family as u8,
+            attributes,
+            what: format!("ask for xtables' {name}"),
+        });
+        match answer {
+            Ok(_) => Ok(true),
+            // No such extension; or no such subsystem, which nfnetlink_rcv_msg calls an invalid argument.
+            Err(e) if matches!(e.errno(), Some(libc::ENOENT | libc::EINVAL | libc::EOPNOTSUPP)) => Ok(false),
+            Err(e) => Err(e),
+        }
     }
 
     fn one(&mut self, request: Request) -> Result<Vec<u8>, Error> {

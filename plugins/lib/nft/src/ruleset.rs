@@ -222,7 +222,12 @@ impl Verdict {
         });
     }
 
-    fn read(verdict: &Reader<'_>) -> Result<Verdict, Error> {
+    /// Reads the attributes of a verdict (`NFTA_VERDICT_*`).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Malformed`], also for verdicts that are none of these, such as a queue.
+    pub fn read(verdict: &Reader<'_>) -> Result<Verdict, Error> {
         const WRONG: Error = Error::Malformed("a verdict");
         let chain = || verdict.text(NFTA_VERDICT_CHAIN).map(str::to_owned).ok_or(WRONG);
         match verdict.u32(NFTA_VERDICT_CODE).ok_or(WRONG)?.cast_signed() {

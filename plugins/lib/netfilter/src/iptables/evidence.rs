@@ -7,11 +7,11 @@ use cni_types::{Error, Result};
 use nft::Connection;
 
 use super::exec::{Tool, Variant};
+use super::reading::{kernel_error, wire_table};
 use super::saved::Table;
 use crate::Family;
 
-/// The implementations of iptables that may hold one of `chains` in a table of a family; with no names, those that have
-/// such a table.
+/// The implementations of iptables that may hold one of `chains` in a table of a family.
 ///
 /// The nf_tables implementation keeps each chain under its own name in a table of that name, where netlink finds it. Of the
 /// legacy one the kernel tells only that the table is in use; reading it any other way would create it.
@@ -32,12 +32,18 @@ pub(super) fn tools(table: Table, family: Family, chains: &[&str]) -> Result<Vec
     Ok(tools)
 }
 
+/// The file that lists the tables of the legacy implementation; it is there while the kernel has that.
+///
 /// `thread-self`: the namespace of this thread counts, and `self` would show that of the process's first thread.
-fn legacy_uses(table: Table, family: Family) -> Result<bool> {
-    let file = match family {
+pub(super) fn legacy_tables(family: Family) -> &'static str {
+    match family {
         Family::V4 => "/proc/thread-self/net/ip_tables_names",
         Family::V6 => "/proc/thread-self/net/ip6_tables_names",
-    };
+    }
+}
+
+fn legacy_uses(table: Table, family: Family) -> Result<bool> {
+    let file = legacy_tables(family);
     match fs::read_to_string(file) {
         Ok(tables) => Ok(tables.lines().any(|name| name == table.name())),
         // The module is not loaded; or we are root in a user namespace alone, and iptables itself could not read it either.
@@ -46,21 +52,14 @@ fn legacy_uses(table: Table, family: Family) -> Result<bool> {
     }
 }
 
-/// Whether iptables' table in nf_tables has one of `chains`; with no names, whether there is such a table.
+/// Whether iptables' table in nf_tables has one of `chains`.
 fn nft_has_one_of(table: Table, family: Family, chains: &[&str]) -> Result<bool> {
     // Without netfilter's netlink there is no nf_tables either.
     let Ok(mut kernel) = Connection::open() else {
         return Ok(false);
     };
-    let family = match family {
-        Family::V4 => nft::Family::Ipv4,
-        Family::V6 => nft::Family::Ipv6,
-    };
-    let table = nft::Table::new(family, table.name());
-    let failed = |e: nft::Error| Error::internal(e.to_string());
-    if chains.is_empty() {
-        return kernel.has_table(&table).map_err(failed);
-    }
-    let found = kernel.chains(&table, chains).map_err(failed)?;
+    let found = kernel
+        .chains(&wire_table(table, family), chains)
+        .map_err(kernel_error)?;
     Ok(found.iter().any(Option::is_some))
 }

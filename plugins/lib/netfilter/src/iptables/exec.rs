@@ -19,6 +19,11 @@ const SYSTEM_DIRECTORIES: &str = "/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin
 /// limit they wait for ever.
 const XTABLES_LOCK_SECONDS: &str = "5";
 
+/// The implementation that translates to nf_tables (Makefile.am of iptables).
+pub(super) const NFT_EXECUTABLE: &str = "xtables-nft-multi";
+/// The one of old kernels.
+pub(super) const LEGACY_EXECUTABLE: &str = "xtables-legacy-multi";
+
 /// Which of the two implementations of iptables: they keep separate tables in the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Variant {
@@ -37,13 +42,6 @@ pub(super) struct Tool {
     pub(super) variant: Variant,
 }
 
-/// Whether the node has iptables as the reference decides it: `iptables` is in PATH. The reference then also lists a
-/// chain; a kernel without support for its own iptables is left to fail, so that no program is started to find out.
-pub(crate) fn is_installed() -> bool {
-    let path = search_path().unwrap_or_else(|| SYSTEM_DIRECTORIES.into());
-    find_in(&path, "iptables").is_some()
-}
-
 /// What `iptables --version` says, such as `iptables v1.8.9 (nf_tables)`; `None` where there is no iptables.
 pub(crate) fn version() -> Result<Option<String>> {
     let Some(program) = find("iptables") else {
@@ -60,6 +58,28 @@ impl Tool {
             family,
             variant: Variant::Default,
         }
+    }
+
+    /// Whether its tables are those of nf_tables. Where the name of the executable does not tell, as of a script that
+    /// chooses between two, the answer is no.
+    pub(super) fn is_nft(self) -> bool {
+        match self.variant {
+            Variant::Nft => true,
+            Variant::Legacy => false,
+            Variant::Default => self.executable().is_ok_and(|name| name == NFT_EXECUTABLE),
+        }
+    }
+
+    /// The name of the executable behind the program that writes rules: both implementations are one each, that is linked
+    /// under the names of its programs.
+    ///
+    /// # Errors
+    ///
+    /// That there is no such program.
+    pub(super) fn executable(self) -> Result<OsString> {
+        let program = self.program("restore")?;
+        let file = program.canonicalize().unwrap_or(program);
+        Ok(file.file_name().unwrap_or_default().to_owned())
     }
 
     /// Reads a table.
@@ -103,6 +123,11 @@ impl Tool {
     }
 }
 
+/// The program of a name, as the reference finds it: in PATH alone.
+pub(super) fn find_in_path(program: &str) -> Option<PathBuf> {
+    find_in(&search_path().unwrap_or_else(|| SYSTEM_DIRECTORIES.into()), program)
+}
+
 fn find(program: &str) -> Option<PathBuf> {
     let in_path = search_path().and_then(|path| find_in(&path, program));
     in_path.or_else(|| find_in(&SYSTEM_DIRECTORIES.into(), program))
@@ -129,11 +154,16 @@ fn is_executable(file: &Path) -> bool {
         .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
 }
 
+/// Runs a program to its end.
+///
+/// # Errors
+///
+/// What it said, where it fails.
 #[allow(
     clippy::disallowed_methods,
     reason = "iptables has no other stable interface than its programs"
 )]
-fn run(program: &Path, args: &[&str], input: &str) -> Result<Output> {
+pub(super) fn run(program: &Path, args: &[&str], input: &str) -> Result<Output> {
     let failed = |e: std::io::Error| Error::internal(format!("{}: {e}", program.display()));
     let mut command = Command::new(program);
     command.args(args);

@@ -18,7 +18,7 @@ const FOREIGN_PREFIXES: [&str; 4] = ["CNI-", "KUBE-", "DOCKER", "LIBVIRT_"];
 pub(crate) fn exemptions() -> Result<Vec<String>> {
     let mut found = Vec::new();
     for family in Family::BOTH {
-        for tool in evidence::tools(Table::Nat, family, &[])? {
+        for tool in evidence::tools(Table::Nat, family, &["POSTROUTING"])? {
             found.extend(
                 of_table(&tool.save(Table::Nat)?)
                     .into_iter()

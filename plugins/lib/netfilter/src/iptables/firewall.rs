@@ -5,19 +5,25 @@ use std::net::IpAddr;
 
 use cni_types::{Attachment, Cidr, ContainerId, Error, IfName, NetworkName, Result};
 
+use super::collection;
 use super::edit::Edit;
 use super::exec::Tool;
 use super::names::{
     ADMIN_COMMENT, FORWARD_CHAIN, FORWARD_COMMENT, ISOLATION_COMMENT, ISOLATION_COMMENTS, ISOLATION_STAGE_1,
     ISOLATION_STAGE_2,
 };
-use super::ownership::{self, Wanted};
+use super::owner::Wanted;
+use super::ownership;
+use super::reading::Reading;
 use super::record::{Feature, OwnedRule};
 use super::rule::Rule;
 use super::saved::{Saved, Table};
 use crate::Family;
 use crate::firewall::{Ingress, Policy};
 use crate::lock;
+
+/// The chains that have rules of plugins. The administrator's is not among them.
+const CHAINS: [&str; 4] = ["FORWARD", FORWARD_CHAIN, ISOLATION_STAGE_1, ISOLATION_STAGE_2];
 
 /// Whether rules of the attachment are recorded.
 pub(crate) fn holds(attachment: &Attachment) -> Result<bool> {
@@ -35,15 +41,16 @@ pub(crate) fn add(attachment: &Attachment, policy: &Policy) -> Result<()> {
         Feature::Firewall,
         None,
         &families(policy),
-        |edit, family| {
+        |mut reading, family| {
+            reading.need(&CHAINS)?;
+            reading.need_names(&[&policy.admin_chain])?;
+            let mut edit = Edit::new(reading.end()?.0);
             if policy.accepts {
-                forward(edit, &policy.admin_chain);
+                forward(&mut edit, &policy.admin_chain);
             }
-            isolate(edit, &policy.ingress);
-            Ok(accepted(policy, family)
-                .into_iter()
-                .map(|rule| Wanted::last(FORWARD_CHAIN, rule))
-                .collect())
+            isolate(&mut edit, &policy.ingress);
+            let rules = accepted(policy, family).into_iter();
+            Ok((edit, rules.map(|rule| Wanted::last(FORWARD_CHAIN, rule)).collect()))
         },
     )
 }
@@ -136,7 +143,9 @@ fn isolate(edit: &mut Edit, ingress: &Ingress) {
 pub(crate) fn isolate_bridge(ingress: &Ingress, family: Family) -> Result<()> {
     let _lock = lock::exclusive()?;
     let tool = Tool::of(family);
-    let mut edit = Edit::new(tool.save(Table::Filter)?);
+    let mut reading = Reading::begin(tool, Table::Filter, Vec::new())?;
+    reading.need(&CHAINS)?;
+    let mut edit = Edit::new(reading.end()?.0);
     isolate(&mut edit, ingress);
     edit.script().map_or(Ok(()), |script| tool.restore(&script))
 }
@@ -144,8 +153,9 @@ pub(crate) fn isolate_bridge(ingress: &Ingress, family: Family) -> Result<()> {
 /// See [`crate::firewall::check`].
 pub(crate) fn check(attachment: &Attachment, policy: &Policy) -> Result<()> {
     for family in families(policy) {
-        let seen = Tool::of(family).save(Table::Filter)?;
-        if let Some((chain, rule)) = missing(&seen, policy, family) {
+        let mut reading = Reading::begin(Tool::of(family), Table::Filter, Vec::new())?;
+        reading.need(&CHAINS)?;
+        if let Some((chain, rule)) = missing(reading.table(), policy, family) {
             return Err(Error::internal(format!(
                 "firewall of {attachment}: chain {chain} lacks the {family} rule {rule}, or has it in the wrong place"
             )));
@@ -170,7 +180,7 @@ fn missing(seen: &Saved, policy: &Policy, family: Family) -> Option<(&'static st
         orders.push((FORWARD_CHAIN, vec![to_admin(&policy.admin_chain), rule]));
     }
     orders.into_iter().find_map(|(chain, order)| {
-        let mut rest = seen.rules(chain).iter();
+        let mut rest = seen.rules(chain);
         let lost = order.into_iter().find(|wanted| !rest.any(|held| held == wanted))?;
         Some((chain, lost))
     })
@@ -195,13 +205,15 @@ pub(crate) fn gc(
     in_use: &dyn Fn(&str) -> bool,
 ) -> Result<()> {
     let also = |edit: &mut Edit| release_bridges(edit, in_use);
-    ownership::gc(Feature::Firewall, network, valid, also).map(drop)
+    let shared = [ISOLATION_STAGE_1, ISOLATION_STAGE_2];
+    collection::gc(Feature::Firewall, network, valid, &shared, also).map(drop)
 }
 
 fn release_bridges(edit: &mut Edit, in_use: &dyn Fn(&str) -> bool) {
     let mut verdicts = std::collections::BTreeMap::new();
     for chain in [ISOLATION_STAGE_1, ISOLATION_STAGE_2] {
-        for rule in edit.table().rules(chain).to_vec() {
+        let rules: Vec<Rule> = edit.table().rules(chain).cloned().collect();
+        for rule in rules {
             if let Some(bridge) = bridge_of(&rule) {
                 let stays = *verdicts.entry(bridge.to_owned()).or_insert_with(|| in_use(bridge));
                 if !stays {
@@ -272,10 +284,14 @@ COMMIT
                 let edit = edit("", &policy, family);
                 let complete = edit.table();
                 assert_eq!(missing(complete, &policy, family), None);
-                for (chain, rule) in complete.rules_of_chains("") {
+                for (chain, held) in complete.all() {
                     let mut less = Edit::new(complete.clone());
-                    less.remove_rule(chain, rule);
-                    assert!(missing(less.table(), &policy, family).is_some(), "{chain} {rule}");
+                    less.remove_rule(chain, &held.rule);
+                    assert!(
+                        missing(less.table(), &policy, family).is_some(),
+                        "{chain} {}",
+                        held.rule
+                    );
                 }
             }
         }
@@ -288,8 +304,11 @@ COMMIT
         isolate(&mut edit, &same_bridge("br2"));
         edit.ensure_rule(ISOLATION_STAGE_1, Rule::parse("-i br0 -j LOG"));
         release_bridges(&mut edit, &|bridge| bridge == "br1");
-        let mut left = edit.table().rules_of_chains("CNI-ISOLATION").map(|(_, rule)| rule);
-        assert!(left.all(|rule| bridge_of(rule).is_none_or(|bridge| bridge == "br1")));
+        let mut left = edit
+            .table()
+            .all()
+            .filter(|(chain, _)| chain.starts_with("CNI-ISOLATION"));
+        assert!(left.all(|(_, held)| bridge_of(&held.rule).is_none_or(|bridge| bridge == "br1")));
         assert_eq!(missing(edit.table(), &policy(same_bridge("br1")), Family::V4), None);
         assert!(edit.table().has_rule(ISOLATION_STAGE_1, &Rule::parse("-i br0 -j LOG")));
     }

@@ -4,9 +4,13 @@ use std::collections::BTreeSet;
 
 use cni_types::{Attachment, Cidr, ContainerId, Error, IfName, NetworkName, Result};
 
+use super::collection;
+use super::edit::Edit;
 use super::exec::Tool;
 use super::names;
-use super::ownership::{self, Wanted};
+use super::owner::{self, Wanted};
+use super::ownership;
+use super::reading::Reading;
 use super::record::Feature;
 use super::rule::Rule;
 use super::saved::Table;
@@ -20,9 +24,11 @@ pub(crate) fn add(attachment: &Attachment, masquerade: &Masquerade) -> Result<()
         Feature::Masquerade,
         None,
         &families(masquerade),
-        |edit, family| {
+        |mut reading, family| {
+            reading.need(&["POSTROUTING"])?;
+            let mut edit = Edit::new(reading.end()?.0);
             edit.ensure_chain(&names::masquerade_chain(&attachment.network, &attachment.container_id));
-            Ok(wanted(attachment, masquerade, family))
+            Ok((edit, wanted(attachment, masquerade, family)))
         },
     )
 }
@@ -30,9 +36,11 @@ pub(crate) fn add(attachment: &Attachment, masquerade: &Masquerade) -> Result<()
 /// See [`crate::masquerade::check`].
 pub(crate) fn check(attachment: &Attachment, masquerade: &Masquerade) -> Result<()> {
     for family in families(masquerade) {
-        let seen = Tool::of(family).save(Table::Nat)?;
+        let own = owner::chains(Feature::Masquerade, &attachment.network, &attachment.container_id);
+        let mut reading = Reading::begin(Tool::of(family), Table::Nat, own)?;
+        reading.need(&["POSTROUTING"])?;
         for w in wanted(attachment, masquerade, family) {
-            if !seen.has_rule(&w.chain, &w.rule) {
+            if !reading.table().has_rule(&w.chain, &w.rule) {
                 return Err(Error::internal(format!(
                     "masquerading of {attachment}: chain {} lacks the {family} rule {}",
                     w.chain, w.rule
@@ -50,7 +58,7 @@ pub(crate) fn del(attachment: &Attachment) -> Result<()> {
 
 /// See [`crate::masquerade::gc`].
 pub(crate) fn gc(network: &NetworkName, valid: &BTreeSet<(ContainerId, IfName)>) -> Result<()> {
-    ownership::gc(Feature::Masquerade, network, valid, |_| ()).map(drop)
+    collection::gc(Feature::Masquerade, network, valid, &[], |_| ()).map(drop)
 }
 
 fn families(masquerade: &Masquerade) -> Vec<Family> {

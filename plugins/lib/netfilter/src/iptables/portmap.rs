@@ -4,11 +4,14 @@ use std::collections::BTreeSet;
 
 use cni_types::{Attachment, Cidr, Code, ContainerId, Error, IfName, NetworkName, Result};
 
+use super::collection;
 use super::conflict::{self, Listens};
 use super::edit::Edit;
 use super::exec::Tool;
 use super::names::{self, DNAT_CHAIN, MASQ_CHAIN, MASQ_COMMENT, SETMARK_CHAIN, SETMARK_COMMENT};
-use super::ownership::{self, Wanted};
+use super::owner::{self, Wanted};
+use super::ownership;
+use super::reading::Reading;
 use super::record::Feature;
 use super::rule::Rule;
 use super::saved::{Saved, Table};
@@ -32,9 +35,9 @@ pub(crate) fn add(attachment: &Attachment, published: &Published) -> Result<()> 
     }
     refuse_unprintable(published.external_set_mark_chain.as_slice())?;
     let netns = published.netns.as_deref();
-    ownership::add(attachment, Feature::Portmap, netns, &families, |edit, family| {
+    ownership::add(attachment, Feature::Portmap, netns, &families, |reading, family| {
         nftables::portmap::refuse_living_holders(attachment, published, family)?;
-        plan(edit, attachment, published, family)
+        plan(reading, attachment, published, family)
     })
 }
 
@@ -53,16 +56,29 @@ fn families(published: &Published) -> Vec<Family> {
     Family::BOTH.into_iter().filter(has_address).collect()
 }
 
-fn plan(edit: &mut Edit, attachment: &Attachment, published: &Published, family: Family) -> Result<Vec<Wanted>> {
+fn plan(
+    mut reading: Reading,
+    attachment: &Attachment,
+    published: &Published,
+    family: Family,
+) -> Result<(Edit, Vec<Wanted>)> {
     let rules = rules(attachment, published, family);
-    let taken_over = conflict::resolve(
-        edit.table(),
-        attachment,
-        published.on_conflict,
-        published.netns_exists,
-        family,
-        &rules,
-    )?;
+    let taken_over = conflict::resolve(&mut reading, attachment, published, family, &rules)?;
+    reading.need(&chains_of(&hooks(published)))?;
+    let mut edit = Edit::new(reading.end()?.0);
+    let wanted = changes(&mut edit, attachment, published, family, rules, taken_over);
+    Ok((edit, wanted))
+}
+
+/// Makes what all containers share, and names what this one is to have.
+fn changes(
+    edit: &mut Edit,
+    attachment: &Attachment,
+    published: &Published,
+    family: Family,
+    rules: Vec<Wanted>,
+    taken_over: bool,
+) -> Vec<Wanted> {
     for hook in hooks(published) {
         for chain in hook.chains {
             edit.ensure_chain(chain);
@@ -80,13 +96,20 @@ fn plan(edit: &mut Edit, attachment: &Attachment, published: &Published, family:
         first: taken_over,
         ..entry
     }));
-    Ok(wanted)
+    wanted
 }
 
 /// Chains that all containers share, and the rules that make them work.
 struct Hook {
     chains: &'static [&'static str],
     rules: Vec<(&'static str, Rule)>,
+}
+
+/// The chains that the hooks have rules in.
+fn chains_of(hooks: &[Hook]) -> Vec<&'static str> {
+    let rules = hooks.iter().flat_map(|hook| &hook.rules);
+    let made = hooks.iter().flat_map(|hook| hook.chains).copied();
+    made.chain(rules.map(|(chain, _)| *chain)).collect()
 }
 
 fn hooks(published: &Published) -> Vec<Hook> {
@@ -292,8 +315,10 @@ fn recorded_holders(attachment: &Attachment, published: &Published) -> Result<Ve
 /// See [`crate::portmap::check`].
 pub(crate) fn check(attachment: &Attachment, published: &Published) -> Result<()> {
     for family in families(published) {
-        let seen = Tool::of(family).save(Table::Nat)?;
-        let missing = missing(&seen, attachment, published, family);
+        let own = owner::chains(Feature::Portmap, &attachment.network, &attachment.container_id);
+        let mut reading = Reading::begin(Tool::of(family), Table::Nat, own)?;
+        reading.need(&chains_of(&hooks(published)))?;
+        let missing = missing(reading.table(), attachment, published, family);
         if let Some((chain, rule)) = missing {
             return Err(Error::internal(format!(
                 "port mappings of {attachment}: chain {chain} lacks the {family} rule {rule}, or has it in the wrong place"
@@ -310,14 +335,14 @@ fn missing(seen: &Saved, attachment: &Attachment, published: &Published, family:
     let mut expected = shared.chain(entries(attachment, published, family));
     let is_there = |wanted: &Wanted| match &wanted.base {
         None => seen.has_rule(&wanted.chain, &wanted.rule),
-        Some(base) => seen.rules(&wanted.chain).iter().any(|held| held.covers(base)),
+        Some(base) => seen.rules(&wanted.chain).any(|held| held.covers(base)),
     };
     if let Some(wanted) = expected.find(|wanted| !is_there(wanted)) {
         return Some((wanted.chain, wanted.rule));
     }
     // In the container's chain the order counts: what is sent to the container is marked before.
     let chain = names::dnat_chain(&attachment.network, &attachment.container_id);
-    let mut rest = seen.rules(&chain).iter();
+    let mut rest = seen.rules(&chain);
     let mut in_order = rules(attachment, published, family).into_iter();
     let lost = in_order.find(|wanted| !rest.any(|held| *held == wanted.rule))?;
     Some((lost.chain, lost.rule))
@@ -330,7 +355,7 @@ pub(crate) fn del(attachment: &Attachment) -> Result<()> {
 
 /// See [`crate::portmap::gc`].
 pub(crate) fn gc(network: &NetworkName, valid: &BTreeSet<(ContainerId, IfName)>) -> Result<()> {
-    forget_connections(&ownership::gc(Feature::Portmap, network, valid, |_| ())?)
+    forget_connections(&collection::gc(Feature::Portmap, network, valid, &[], |_| ())?)
 }
 
 /// Ends the UDP connections that rules which are gone had redirected.
@@ -392,7 +417,8 @@ mod tests {
     /// The script for a container's ADD on a table that shows `seen`.
     fn script(seen: &str, published: &Published, family: Family) -> String {
         let mut edit = Edit::new(Saved::parse(Table::Nat, seen));
-        for wanted in plan(&mut edit, &attachment(), published, family).unwrap() {
+        let rules = rules(&attachment(), published, family);
+        for wanted in changes(&mut edit, &attachment(), published, family, rules, false) {
             match wanted.first {
                 true => edit.ensure_first(&wanted.chain, wanted.rule),
                 false => edit.ensure_rule(&wanted.chain, wanted.rule),

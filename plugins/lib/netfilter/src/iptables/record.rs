@@ -62,6 +62,15 @@ pub(super) struct Holding {
 }
 
 impl Holding {
+    /// The chains that the rules of a family are in.
+    pub(super) fn chains(&self, family: Family) -> Vec<String> {
+        let of_family = self.rules.iter().filter(|own| own.family == family);
+        let mut chains: Vec<String> = of_family.map(|own| own.chain.clone()).collect();
+        chains.sort();
+        chains.dedup();
+        chains
+    }
+
     /// Whether the rule is among these.
     pub(super) fn contains(&self, family: Family, chain: &str, rule: &Rule) -> bool {
         self.rules
@@ -76,8 +85,6 @@ pub(super) struct Record {
     pub(super) network: NetworkName,
     pub(super) container: ContainerId,
     holdings: BTreeMap<(String, Feature), Holding>,
-    /// What other containers own. Only rules that name nobody can be the same for two of them.
-    neighbours: Vec<Holding>,
 }
 
 impl Record {
@@ -100,14 +107,28 @@ impl Record {
 
     /// The records of every container on a network.
     pub(super) fn load_network(network: &NetworkName) -> Result<Vec<Record>> {
+        Record::load_network_with(network, None)
+    }
+
+    /// The records of every container on a network, or of those that may own a rule.
+    fn load_network_with(network: &NetworkName, rule: Option<&Rule>) -> Result<Vec<Record>> {
+        let needle = rule.map(|rule| json_text(&rule.to_string())).transpose()?;
         let mut records = Vec::new();
         for file in entries(&directory_of(network))? {
             if file.extension().is_none_or(|extension| extension != "json") {
                 // The draft of a process that was killed.
                 continue;
             }
-            let bytes = fs::read(&file).map_err(|e| Error::io(file.display(), &e))?;
-            records.extend(Record::decode(&bytes, network));
+            let bytes = match fs::read(&file) {
+                Ok(bytes) => bytes,
+                // Whoever only looks may come between.
+                Err(e) if e.kind() == ErrorKind::NotFound => continue,
+                Err(e) => return Err(Error::io(file.display(), &e)),
+            };
+            let has_it = |needle: &String| String::from_utf8_lossy(&bytes).contains(needle);
+            if needle.as_ref().is_none_or(has_it) {
+                records.extend(Record::decode(&bytes, network));
+            }
         }
         Ok(records)
     }
@@ -117,31 +138,20 @@ impl Record {
             network: network.clone(),
             container: container.clone(),
             holdings: BTreeMap::new(),
-            neighbours: Vec::new(),
         }
     }
 
-    /// The records of all containers on all networks.
-    pub(super) fn load_all() -> Result<Vec<Record>> {
+    /// The records of all containers on all networks, or of those that may own a rule.
+    pub(super) fn load_all(rule: Option<&Rule>) -> Result<Vec<Record>> {
         let mut records = Vec::new();
         for entry in entries(Path::new(DIRECTORY))? {
             // No other than a network has a directory here.
             let name = entry.file_name().and_then(|name| name.to_str()?.parse().ok());
             if let Some(network) = name {
-                records.extend(Record::load_network(&network)?);
+                records.extend(Record::load_network_with(&network, rule)?);
             }
         }
         Ok(records)
-    }
-
-    /// Sets what other containers own.
-    pub(super) fn set_neighbours(&mut self, neighbours: Vec<Holding>) {
-        self.neighbours = neighbours;
-    }
-
-    /// What other containers own.
-    pub(super) fn neighbours(&self) -> &[Holding] {
-        &self.neighbours
     }
 
     /// Writes the record, or removes its file where nothing is owned any more.
@@ -177,6 +187,11 @@ impl Record {
             true => self.holdings.remove(&key),
             false => self.holdings.insert(key, holding),
         };
+    }
+
+    /// What the interfaces own for a feature.
+    pub(super) fn held(&self, feature: Feature) -> Vec<Holding> {
+        self.holders(feature).map(|(_, holding)| holding.clone()).collect()
     }
 
     /// The interfaces that own something for a feature, with what they own.
@@ -250,6 +265,11 @@ impl Record {
         }
         Some(record)
     }
+}
+
+/// A text as [`Record::encode`] writes it.
+fn json_text(text: &str) -> Result<String> {
+    serde_json::to_string(text).map_err(|e| Error::internal(format!("{text}: {e}")))
 }
 
 /// The paths in a directory; none where there is no such directory.

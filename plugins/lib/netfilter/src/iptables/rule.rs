@@ -71,6 +71,13 @@ impl Rule {
         self.0.get(at.checked_add(1)?).map(String::as_str)
     }
 
+    /// Whether the first `option` has a `!` before it, which turns its meaning round.
+    pub(super) fn is_negated(&self, option: &str) -> bool {
+        let at = self.0.iter().position(|arg| arg == option);
+        let before = at.and_then(|at| self.0.get(at.checked_sub(1)?));
+        before.is_some_and(|arg| arg == "!")
+    }
+
     /// Where the rule sends a packet that it matches.
     pub(super) fn target(&self) -> Option<&str> {
         self.value("-j")

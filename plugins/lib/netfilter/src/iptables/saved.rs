@@ -1,4 +1,4 @@
-//! What `iptables-save` showed of a table.
+//! What was read of a table.
 
 use std::collections::BTreeMap;
 
@@ -23,21 +23,54 @@ impl Table {
     }
 }
 
-/// The chains of a table, each with its rules in order.
+/// A rule that was read.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Held {
+    /// Its arguments.
+    pub(super) rule: Rule,
+    /// The number by which the kernel deletes it; `None` where the program showed it.
+    pub(super) handle: Option<u64>,
+    /// Whether the arguments are all that it says. If not, some are missing; those that are there are right.
+    pub(super) whole: bool,
+}
+
+impl Held {
+    /// A rule whose text is known, and nothing else.
+    pub(super) fn text(rule: Rule) -> Held {
+        Held {
+            rule,
+            handle: None,
+            whole: true,
+        }
+    }
+
+    /// Whether it says exactly this.
+    pub(super) fn is(&self, rule: &Rule) -> bool {
+        self.whole && self.rule == *rule
+    }
+}
+
+/// Chains of a table, each with its rules in order: all chains where `iptables-save` showed them, those that were asked for
+/// where the kernel did.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Saved {
     table: Table,
-    chains: BTreeMap<String, Vec<Rule>>,
+    chains: BTreeMap<String, Vec<Held>>,
 }
 
 impl Saved {
+    /// A table of which nothing is known yet.
+    pub(super) fn empty(table: Table) -> Saved {
+        Saved {
+            table,
+            chains: BTreeMap::new(),
+        }
+    }
+
     /// Reads a table from the output of `iptables-save`. Lines of other kinds (comments, `COMMIT`, what a newline in
     /// somebody's comment leaves) say nothing about chains or rules and are passed over; an empty text is an empty table.
     pub(super) fn parse(table: Table, text: &str) -> Saved {
-        let mut saved = Saved {
-            table,
-            chains: BTreeMap::new(),
-        };
+        let mut saved = Saved::empty(table);
         let mut in_table = false;
         for line in text.lines() {
             if let Some(name) = line.strip_prefix('*') {
@@ -45,14 +78,9 @@ impl Saved {
             } else if !in_table {
                 continue;
             } else if let Some(chain) = line.strip_prefix(':') {
-                let name = chain.split_whitespace().next().unwrap_or_default();
-                saved.chains.entry(name.to_owned()).or_default();
+                saved.chain_mut(chain.split_whitespace().next().unwrap_or_default());
             } else if let Some((chain, rule)) = line.strip_prefix("-A ").map(|l| l.split_once(' ').unwrap_or((l, ""))) {
-                saved
-                    .chains
-                    .entry(chain.to_owned())
-                    .or_default()
-                    .push(Rule::parse(rule));
+                saved.chain_mut(chain).push(Held::text(Rule::parse(rule)));
             }
         }
         saved
@@ -68,45 +96,40 @@ impl Saved {
         self.chains.contains_key(chain)
     }
 
-    /// The rules of a chain in order; none where there is no such chain.
-    pub(super) fn rules(&self, chain: &str) -> &[Rule] {
+    /// What is in a chain, in order; nothing where there is no such chain.
+    pub(super) fn held(&self, chain: &str) -> &[Held] {
         self.chains.get(chain).map(Vec::as_slice).unwrap_or_default()
+    }
+
+    /// The rules of a chain, in order, that are wholly understood.
+    pub(super) fn rules(&self, chain: &str) -> impl DoubleEndedIterator<Item = &Rule> {
+        let whole = self.held(chain).iter().filter(|held| held.whole);
+        whole.map(|held| &held.rule)
     }
 
     /// Whether the chain holds exactly this rule.
     pub(super) fn has_rule(&self, chain: &str, rule: &Rule) -> bool {
-        self.rules(chain).contains(rule)
+        self.held(chain).iter().any(|held| held.is(rule))
     }
 
-    /// Every rule of every chain.
-    pub(super) fn all_rules(&self) -> impl Iterator<Item = &Rule> {
-        self.chains.values().flatten()
-    }
-
-    /// Every rule of the chains whose names begin with `prefix`, with its chain.
-    pub(super) fn rules_of_chains(&self, prefix: &str) -> impl Iterator<Item = (&str, &Rule)> {
-        let chains = self
-            .chains
-            .range(prefix.to_owned()..)
-            .take_while(move |(chain, _)| chain.starts_with(prefix));
-        chains.flat_map(|(chain, rules)| rules.iter().map(move |rule| (chain.as_str(), rule)))
+    /// Every rule of every chain, with its chain.
+    pub(super) fn all(&self) -> impl Iterator<Item = (&str, &Held)> {
+        let chains = self.chains.iter();
+        chains.flat_map(|(chain, rules)| rules.iter().map(move |held| (chain.as_str(), held)))
     }
 
     /// Every rule that jumps to `target`, with the chain it is in.
-    pub(super) fn jumps_to(&self, target: &str) -> Vec<(String, Rule)> {
-        let all = self
-            .chains
-            .iter()
-            .flat_map(|(chain, rules)| rules.iter().map(move |rule| (chain, rule)));
-        all.filter(|(_, rule)| rule.target() == Some(target))
-            .map(|(chain, rule)| (chain.clone(), rule.clone()))
-            .collect()
+    pub(super) fn jumps_to(&self, target: &str) -> Vec<(String, Held)> {
+        let jumps = self.all().filter(|(_, held)| held.rule.target() == Some(target));
+        jumps.map(|(chain, held)| (chain.to_owned(), held.clone())).collect()
     }
 
-    pub(super) fn chain_mut(&mut self, chain: &str) -> &mut Vec<Rule> {
+    /// The rules of a chain, to change them; makes the chain if it is not there.
+    pub(super) fn chain_mut(&mut self, chain: &str) -> &mut Vec<Held> {
         self.chains.entry(chain.to_owned()).or_default()
     }
 
+    /// Forgets a chain with its rules.
     pub(super) fn remove_chain(&mut self, chain: &str) {
         self.chains.remove(chain);
     }
@@ -137,14 +160,14 @@ COMMIT
     fn only_the_asked_table_counts() {
         let saved = Saved::parse(Table::Nat, TEXT);
         assert!(saved.has_chain("CNI-1") && !saved.has_chain("FORWARD"));
-        assert_eq!(saved.rules("CNI-1").len(), 2);
+        assert_eq!(saved.rules("CNI-1").count(), 2);
         assert_eq!(saved.jumps_to("X"), []);
         let jumps = saved.jumps_to("CNI-1");
         assert_eq!(jumps.len(), 1);
         assert_eq!(jumps[0].0, "POSTROUTING");
-        assert_eq!(jumps[0].1.value("--comment"), Some("name: \"n\" id: \"c\""));
+        assert_eq!(jumps[0].1.rule.value("--comment"), Some("name: \"n\" id: \"c\""));
         assert!(Saved::parse(Table::Filter, TEXT).has_chain("FORWARD"));
-        assert_eq!(Saved::parse(Table::Nat, "").all_rules().count(), 0);
+        assert_eq!(Saved::parse(Table::Nat, "").all().count(), 0);
     }
 
     proptest! {
