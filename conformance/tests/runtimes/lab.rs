@@ -1,7 +1,7 @@
-//! The private world that a containerd runs in.
+//! The private world that a container runtime runs in.
 //!
 //! A test runs itself again, in namespaces of its own: mounts, network, processes, host name and IPC. There it has a new
-//! /run, /var/lib/cni and /sys, and a second machine, `client`, on a wire. When the test's process ends, so does every
+//! /run, /var/lib and /sys, and a second machine, `client`, on a wire. When the test's process ends, so does every
 //! other in its process namespace, daemons and shims included, and with them mounts and network.
 
 use std::cell::RefCell;
@@ -35,7 +35,8 @@ const SET_UP: &str = "
     awk '$3 == \"nsfs\" { print $2 }' /proc/self/mounts | xargs -r umount -l
     mount -t tmpfs tmpfs /run
     mkdir -p /run/netns /run/lock /run/lab/tmp /run/lab/sys
-    if [ -d /var/lib/cni ]; then mount -t tmpfs tmpfs /var/lib/cni; else mount -t tmpfs tmpfs /var/lib; fi
+    mount -t tmpfs tmpfs /var/lib
+    mkdir -p /var/lib/cni
     mount -t sysfs sysfs /run/lab/sys
     mount --rbind /sys/fs/cgroup /run/lab/sys/fs/cgroup
     mount --rbind /run/lab/sys /sys
@@ -57,15 +58,15 @@ pub(crate) struct Lab {
     started: RefCell<Vec<Child>>,
 }
 
-/// Runs `scenario` in a [`Lab`], for the test of this name. It needs the containerd in the directory `containerd`.
-pub(crate) fn run(test: &str, containerd: &Path, scenario: impl FnOnce(&Lab)) {
+/// Runs `scenario` in a [`Lab`], for the test of this name. It needs the runtime's program `runtime`.
+pub(crate) fn run(test: &str, runtime: &Path, scenario: impl FnOnce(&Lab)) {
     if let Ok(outside) = env::var(OUTSIDE) {
         return scenario(&Lab::set_up(&outside));
     }
-    if let Some(reason) = obstacle(&containerd.join("containerd")) {
+    if let Some(reason) = obstacle(runtime) {
         return testkit::skip(&reason);
     }
-    let cgroup = format!("ferrule-{test}-{}", std::process::id());
+    let cgroup = format!("ferrule-{}-{}", test.replace("::", "-"), std::process::id());
     let before = Machine::look(&cgroup);
     let output = Command::new("timeout")
         .args(["--kill-after=5", TIME_LIMIT, "unshare"])
@@ -95,7 +96,7 @@ pub(crate) fn run(test: &str, containerd: &Path, scenario: impl FnOnce(&Lab)) {
     assert_eq!(Machine::look(&cgroup), before, "the machine is not as it was");
 }
 
-/// Why the scenario cannot run here; in continuous integration only a containerd of another release may be missing.
+/// Why the scenario cannot run here; in continuous integration only the runtime may be missing.
 fn obstacle(needed: &Path) -> Option<String> {
     let plugins = directory_from("FERRULE_BIN", "dist/bin");
     if !needed.exists() {

@@ -18,14 +18,15 @@ pub(crate) struct Machine {
     cgroups: Vec<PathBuf>,
 }
 
-/// Where containerd and plugins keep their things by default.
-const DIRECTORIES: [&str; 6] = [
+/// Where runtimes and plugins keep their things by default.
+const DIRECTORIES: [&str; 7] = [
     "/etc/cni",
     "/opt/cni",
     "/run/containerd",
     "/run/netns",
     "/var/lib/cni",
     "/var/lib/containerd",
+    "/var/lib/containers",
 ];
 
 impl Machine {

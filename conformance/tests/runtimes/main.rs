@@ -1,9 +1,10 @@
-//! A real containerd runs pods on our plugins: address, traffic, and nothing left.
+//! Real runtimes, containerd and podman, run containers on our plugins: address, traffic, and nothing left.
 //!
-//! Each test starts a containerd with root, state, socket and configuration of its own in a private world ([`lab`]), which
+//! Each test starts a runtime with directories, sockets and configuration of its own in a private world ([`lab`]), which
 //! ends with the test and leaves the machine as it was. The plugins are those in `FERRULE_BIN` (default: dist/bin, where
-//! `scripts/build` puts them), the network is the one in examples/containerd. The installed containerd is tested, and
-//! other releases where `scripts/fetch-runtimes` has put them into `FERRULE_RUNTIMES` (default: target/runtimes).
+//! `scripts/build` puts them), the networks are those in examples/containerd and examples/podman. The installed containerd is
+//! tested; other releases and podman where `scripts/fetch-runtimes` has put them into `FERRULE_RUNTIMES` (default:
+//! target/runtimes).
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -21,6 +22,7 @@ mod image;
 mod lab;
 mod machine;
 mod node;
+mod podman;
 mod traffic;
 
 use std::fs;
@@ -72,7 +74,7 @@ fn containerd_2() {
 #[test]
 fn containerd_with_a_portmap_that_forgets_is_caught() {
     let name = "containerd_with_a_portmap_that_forgets_is_caught";
-    lab::run(name, Path::new(INSTALLED), |lab| {
+    lab::run(name, &Path::new(INSTALLED).join("containerd"), |lab| {
         let daemon = Daemon::start(lab, Path::new(INSTALLED), &forgetful_plugins(lab), &example());
         let clean = Node::look();
         let pod = daemon.run_pod(&PodSpec::new("forgotten", &PORTS));
@@ -87,7 +89,9 @@ fn containerd_with_a_portmap_that_forgets_is_caught() {
 }
 
 fn pod_life_on(test: &str, containerd: &Path, network: impl FnOnce() -> Value) {
-    lab::run(test, containerd, |lab| pod_life(lab, containerd, &network()));
+    lab::run(test, &containerd.join("containerd"), |lab| {
+        pod_life(lab, containerd, &network());
+    });
 }
 
 fn pod_life(lab: &Lab, containerd: &Path, network: &Value) {
@@ -109,7 +113,7 @@ fn pod_life(lab: &Lab, containerd: &Path, network: &Value) {
         "the address that containerd tells"
     );
     assert_ne!(Node::look(), settled, "a pod can be seen on the node");
-    traffic::check(lab, &pod);
+    traffic::check(lab, &pod.netns, &pod.address);
 
     daemon.stop_pod(&pod);
     assert_eq!(daemon.pod_address(&pod.id), "", "a stopped pod has no address");
@@ -164,7 +168,10 @@ fn forgetful_plugins(lab: &Lab) -> PathBuf {
 }
 
 fn fetched(release: &str) -> PathBuf {
+    runtimes().join(release).join("usr/bin")
+}
+
+/// Where `scripts/fetch-runtimes` puts what it fetches.
+fn runtimes() -> PathBuf {
     lab::directory_from("FERRULE_RUNTIMES", "target/runtimes")
-        .join(release)
-        .join("usr/bin")
 }
