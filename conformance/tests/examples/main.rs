@@ -15,6 +15,7 @@
 
 mod cluster;
 mod commands;
+mod fleet;
 mod meta;
 mod networks;
 #[path = "../runtimes/node.rs"]
@@ -30,8 +31,8 @@ use networks::{Example, NETWORKS};
 use node::Node;
 use site::Site;
 
-/// Directories without a network that a runtime loads, and the test that runs what is in them.
-const RUN_ELSEWHERE: [&str; 0] = [];
+/// Directories without a network: [`fleet`] runs what is in them, and the tests of the plugins the commands of migration.
+const RUN_ELSEWHERE: [&str; 3] = ["kubernetes-daemonset", "migration", "nomad-system-job"];
 
 /// The repository's examples.
 pub(crate) fn directory() -> PathBuf {

@@ -240,7 +240,7 @@ impl Drop for Site<'_> {
 }
 
 /// The plugins under test: those in `FERRULE_BIN`, or where `scripts/build` puts them.
-fn plugins() -> PathBuf {
+pub(crate) fn plugins() -> PathBuf {
     let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../dist/bin");
     let directory = env::var_os("FERRULE_BIN").map_or(built, PathBuf::from);
     assert!(
