@@ -135,6 +135,9 @@ fn run(options: Options) -> Result<bool, Failure> {
     }
     let known = known_failures(&subject, &options)?;
     let work = work(&subject, &options)?;
+    if work.is_empty() && options.lacked_in.is_some() {
+        return print("that machine lacked nothing that these checks need\n").map(|()| true);
+    }
     let outcomes = run_with_progress(&subject, &work)?;
     let compared = other.map(|other| run_with_progress(&other, &work)).transpose()?;
     let report = Report {
@@ -160,7 +163,7 @@ fn run(options: Options) -> Result<bool, Failure> {
     Ok((report.is_good() && replayed_well) || informs_only)
 }
 
-/// What is to be run.
+/// What is to be run. It is nothing only if that is what another machine lacked.
 fn work(subject: &Subject, options: &Options) -> Result<Vec<(&'static Check, String)>, Failure> {
     let lacked = match &options.lacked_in {
         Some(path) => {
@@ -176,8 +179,8 @@ fn work(subject: &Subject, options: &Options) -> Result<Vec<(&'static Check, Str
         options.selects(check, plugin) && lacked.as_ref().is_none_or(|lacked| lacked.contains(&pair))
     };
     let work: Vec<_> = subject.work(|_| true).into_iter().filter(is_wanted).collect();
-    if work.is_empty() {
-        return Err("no check matches --only and --lacked-in; see --list".into());
+    if work.is_empty() && lacked.is_none() {
+        return Err("no check matches --only; see --list".into());
     }
     Ok(work)
 }
