@@ -1,5 +1,7 @@
 //! bridge: VLANs of its ports, and the search for duplicate addresses.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
 
 use super::bridge::{conf, host_veth};
@@ -115,7 +117,7 @@ pub(super) const CHECKS: &[Check] = &[
 ];
 
 /// Attaches a container and returns the VLANs of its port with their flags. CHECK has to agree.
-fn vlans(bench: &Bench, keys: Value) -> Result<std::collections::BTreeMap<String, String>, Stop> {
+fn vlans(bench: &Bench, keys: Value) -> Result<BTreeMap<String, String>, Stop> {
     let attached = bench.attach_new("c1", &super::with(&conf(json!({ "isGateway": false })), keys))?;
     let port = host_veth(&attached.result)?;
     let shown = bench
@@ -130,7 +132,7 @@ fn vlans(bench: &Bench, keys: Value) -> Result<std::collections::BTreeMap<String
 }
 
 /// The numbers of VLANs in their order.
-fn keys(vlans: &std::collections::BTreeMap<String, String>) -> String {
+fn keys(vlans: &BTreeMap<String, String>) -> String {
     let mut numbers: Vec<u16> = vlans.keys().filter_map(|vlan| vlan.parse().ok()).collect();
     numbers.sort_unstable();
     numbers.iter().map(u16::to_string).collect::<Vec<_>>().join(" ")
