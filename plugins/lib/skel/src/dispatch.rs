@@ -166,12 +166,12 @@ pub(crate) fn call<P: Plugin>(request: &Request) -> Result<Reply> {
     // The order of the reference: the name, then the variables, then the version.
     let conf = match conf {
         Err(e) if e.code == Code::INCOMPATIBLE_VERSION => {
-            variables(request, verb)?;
+            variables(&request.env, verb)?;
             return Err(e);
         }
         parsed => parsed?,
     };
-    let (container_id, ifname) = variables(request, verb)?.unzip();
+    let (container_id, ifname) = variables(&request.env, verb)?.unzip();
     allows(conf.cni_version, verb)?;
 
     let attachment = container_id.zip(ifname).map(|(container_id, ifname)| Attachment {
@@ -198,22 +198,22 @@ pub(crate) fn call<P: Plugin>(request: &Request) -> Result<Reply> {
     })
 }
 
-type Identity = (cni_types::ContainerId, cni_types::IfName);
+pub(crate) type Identity = (cni_types::ContainerId, cni_types::IfName);
 
 /// The variables that name the attachment, for the verbs that have one.
-fn variables(request: &Request, verb: Verb) -> Result<Option<Identity>> {
+pub(crate) fn variables(env: &Environment, verb: Verb) -> Result<Option<Identity>> {
     if matches!(verb, Verb::Gc | Verb::Status) {
         return Ok(None);
     }
     let invalid = |msg: String| Error::new(Code::INVALID_ENVIRONMENT, msg);
-    let id = &request.env.container_id;
+    let id = &env.container_id;
     let id = id
         .parse()
         .map_err(|_| invalid("invalid characters in containerID".into()).with_details(id.as_str()))?;
-    let ifname = request.env.ifname.parse().map_err(|e: cni_types::ParseIfNameError| {
+    let ifname = env.ifname.parse().map_err(|e: cni_types::ParseIfNameError| {
         let limit = format!(
             "CNI_IFNAME is {:?}; an interface name has 1 to {} bytes",
-            request.env.ifname,
+            env.ifname,
             cni_types::IfName::MAX_LEN
         );
         invalid(e.to_string()).with_details(limit)
@@ -222,7 +222,7 @@ fn variables(request: &Request, verb: Verb) -> Result<Option<Identity>> {
 }
 
 /// Which version has which verb.
-fn allows(version: Version, verb: Verb) -> Result<()> {
+pub(crate) fn allows(version: Version, verb: Verb) -> Result<()> {
     let allowed = match verb {
         Verb::Add | Verb::Del => true,
         Verb::Check => version.allows_check(),

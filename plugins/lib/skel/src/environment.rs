@@ -57,7 +57,12 @@ pub(crate) struct Environment {
 impl Environment {
     #[allow(clippy::disallowed_methods, reason = "this is the one place")]
     pub(crate) fn read() -> Environment {
-        let raw = |name| std::env::var_os(name).unwrap_or_default();
+        Environment::of(|name| std::env::var_os(name))
+    }
+
+    /// The same from any source of variables.
+    pub(crate) fn of(variable: impl Fn(&str) -> Option<OsString>) -> Environment {
+        let raw = |name| variable(name).unwrap_or_default();
         // Text with broken UTF-8 cannot be a valid identifier; the replacement character makes the check say so.
         let text = |name| String::from_utf8_lossy(&raw(name).into_vec()).into_owned();
         Environment {

@@ -14,6 +14,8 @@ mod manual;
 mod netns;
 mod output;
 mod plugin;
+#[cfg(any(test, feature = "rehearsal"))]
+mod rehearsal;
 pub mod schema;
 pub mod time;
 mod undo;
@@ -23,4 +25,6 @@ pub use context::{Add, Call, Check, Del, Gc, Status};
 pub use dispatch::{run, run_suite};
 pub use netns::Netns;
 pub use plugin::{Plugin, Registered};
+#[cfg(any(test, feature = "rehearsal"))]
+pub use rehearsal::rehearse;
 pub use undo::{BestEffort, Undo};
