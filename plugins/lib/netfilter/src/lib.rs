@@ -18,6 +18,8 @@ mod iptables;
 mod lock;
 mod nftables;
 mod packet;
+#[cfg(feature = "rehearsal")]
+mod rehearsal;
 mod sweep;
 
 pub mod firewall;
@@ -30,3 +32,5 @@ pub mod portmap;
 pub use backend::{Backend, NODE_SETTINGS, ParseBackendError};
 pub use lock::{Lock, exclusive as lock};
 pub use packet::{Family, ParseProtocolError, Protocol};
+#[cfg(feature = "rehearsal")]
+pub use rehearsal::{rehearse_reply, rehearse_saved};

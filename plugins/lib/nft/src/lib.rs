@@ -40,6 +40,8 @@ mod error;
 mod expression;
 mod message;
 mod query;
+#[cfg(feature = "rehearsal")]
+mod rehearsal;
 mod ruleset;
 mod user_data;
 
@@ -49,5 +51,7 @@ pub use connection::{Connection, Request};
 pub use error::Error;
 pub use expression::{Direction, Expression, Meta, NatKind, PayloadBase, Register, expressions_attribute};
 pub use query::{BaseChainState, ChainState, ExpressionState, Extension, RuleState};
+#[cfg(feature = "rehearsal")]
+pub use rehearsal::rehearse;
 pub use ruleset::{Chain, DataType, Element, Family, Hook, Set, SetValue, Table, Value, Verdict, concatenate, types};
 pub use user_data::UserData;

@@ -321,7 +321,7 @@ fn nftables(family: u8, operation: u8, what: String, fill: impl FnOnce(&mut Attr
     }
 }
 
-fn read_chain(attributes: &[u8]) -> Result<ChainState, Error> {
+pub(crate) fn read_chain(attributes: &[u8]) -> Result<ChainState, Error> {
     const NFTA_CHAIN_NAME: u16 = 3;
     const NFTA_CHAIN_USE: u16 = 6;
     let chain = Reader::new(attributes)?;
@@ -335,7 +335,7 @@ fn read_chain(attributes: &[u8]) -> Result<ChainState, Error> {
 }
 
 /// `None` for a chain that only rules lead to.
-fn read_base_chain(family: Family, attributes: &[u8]) -> Result<Option<BaseChainState>, Error> {
+pub(crate) fn read_base_chain(family: Family, attributes: &[u8]) -> Result<Option<BaseChainState>, Error> {
     const NFTA_CHAIN_TABLE: u16 = 1;
     const NFTA_CHAIN_NAME: u16 = 3;
     const NFTA_CHAIN_HOOK: u16 = 4;
@@ -355,7 +355,7 @@ fn read_base_chain(family: Family, attributes: &[u8]) -> Result<Option<BaseChain
     }))
 }
 
-fn read_rule(attributes: Vec<u8>) -> Result<RuleState, Error> {
+pub(crate) fn read_rule(attributes: Vec<u8>) -> Result<RuleState, Error> {
     const NFTA_RULE_CHAIN: u16 = 2;
     const NFTA_RULE_HANDLE: u16 = 3;
     const NFTA_RULE_USERDATA: u16 = 7;
@@ -368,7 +368,7 @@ fn read_rule(attributes: Vec<u8>) -> Result<RuleState, Error> {
     })
 }
 
-fn read_elements(attributes: &[u8]) -> Result<Vec<Element>, Error> {
+pub(crate) fn read_elements(attributes: &[u8]) -> Result<Vec<Element>, Error> {
     const NFTA_SET_ELEM_LIST_ELEMENTS: u16 = 3;
     const NFTA_LIST_ELEM: u16 = 1;
     let list = Reader::new(attributes)?.nested(NFTA_SET_ELEM_LIST_ELEMENTS)?;

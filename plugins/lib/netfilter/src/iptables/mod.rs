@@ -44,3 +44,21 @@ pub(crate) use exemptions::exemptions;
 pub use names::is_chain_name;
 pub(crate) use ownership::holders;
 pub(crate) use usable::probe;
+
+/// Reads rules as those of iptables' tables.
+#[cfg(feature = "rehearsal")]
+pub(crate) fn rehearse(rules: &[nft::RuleState]) {
+    for family in crate::Family::BOTH {
+        for rule in rules {
+            let _ = decode::decode(rule, family);
+        }
+    }
+}
+
+/// Reads the output of `iptables-save`.
+#[cfg(feature = "rehearsal")]
+pub(crate) fn rehearse_saved(text: &str) {
+    for table in [saved::Table::Nat, saved::Table::Filter] {
+        let _ = saved::Saved::parse(table, text);
+    }
+}

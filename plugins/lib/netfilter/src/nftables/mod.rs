@@ -82,3 +82,14 @@ fn kernel_error(error: nft::Error) -> Error {
     };
     Error::new(code, error.to_string())
 }
+
+/// Reads elements as those of the sets of owners. What is read is written again and is the same.
+#[cfg(feature = "rehearsal")]
+pub(crate) fn rehearse(elements: Vec<nft::Element>) {
+    for comment in elements.iter().filter_map(|element| element.user_data.comment.as_ref()) {
+        let _ = owner::Owner::from_comment(comment);
+    }
+    for record in record::Record::all(elements) {
+        assert_eq!(record::Record::from_elements(&record.elements()), Some(record));
+    }
+}

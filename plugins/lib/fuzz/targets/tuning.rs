@@ -1,0 +1,5 @@
+//! Runs the target `tuning`.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| fuzz::try_out("tuning", input));
