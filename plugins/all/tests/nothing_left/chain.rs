@@ -235,6 +235,13 @@ impl<'a> Node<'a> {
             cd /proc/sys/net; echo 0 > ipv4/ip_forward; echo 0 > ipv6/conf/all/forwarding");
     }
 
+    /// Whether the interface of `A` still has an address that the next container may get.
+    pub(crate) fn has_given_away_an_address_in_use(&self) -> bool {
+        let holds = |script: &str| self.w.try_sh(script).status.success();
+        holds("ip netns exec a ip -o address show dev eth0 2>/dev/null | grep -q 'inet 10.1.0'")
+            && !holds("ls /var/lib/cni/networks/net | grep -q '^10.1.0'")
+    }
+
     pub(crate) fn state(&self) -> State {
         State::read(self.w, &["a"])
     }

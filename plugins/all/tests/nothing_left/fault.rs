@@ -1,4 +1,5 @@
-//! Each system call fails in turn: ADD works all the same or takes everything back.
+//! Each system call fails in turn: ADD works all the same or takes everything back; DEL does all it still can, tells when that
+//! was not all, and can be repeated.
 
 use std::time::Instant;
 
@@ -18,40 +19,50 @@ fn errnos(number: usize) -> Vec<Errno> {
     }
 }
 
-/// Lets every call of every plugin's ADD fail on a node without its first container.
+/// Lets every call of every plugin's ADD fail on a node without its first container, then every one of its DEL.
 fn everywhere(chain: &Chain, step: usize) {
     testkit::world(|w| {
         let node = Node::new(w);
         node.make_namespace();
         let before = node.state();
-        let begin = Instant::now();
-        let (mut failed, mut unharmed, mut wrong) = (0, 0, Vec::new());
-        for plugin in 0..chain.len() {
-            'points: for number in (1..).step_by(step) {
-                for errno in errnos(number) {
-                    let fault = Fault { plugin, number, errno };
-                    match fault.attempt(&node, chain, &before) {
-                        None => break 'points,
-                        Some(Ok(Outcome::Failed)) => failed += 1,
-                        Some(Ok(Outcome::Unharmed)) => unharmed += 1,
-                        Some(Err(problem)) => {
-                            wrong.push(format!("{}: {fault:?}: {problem}", chain.name));
-                            // For the next one, whatever is left.
-                            node.lose_namespace();
-                            node.make_namespace();
-                        }
+        let add = tried(&node, chain, step, |fault| fault.attempt(&node, chain, &before));
+        tell(&format!("{}: ADD failed cleanly {add}", chain.name));
+        let del = tried(&node, chain, step, |fault| fault.attempt_del(&node, chain, &before));
+        tell(&format!("{}: DEL failed and could be repeated {del}", chain.name));
+    });
+}
+
+/// How many faults ended how, where none was answered wrongly.
+fn tried(
+    node: &Node<'_>,
+    chain: &Chain,
+    step: usize,
+    attempt: impl Fn(Fault) -> Option<Result<Outcome, String>>,
+) -> String {
+    let begin = Instant::now();
+    let (mut failed, mut unharmed, mut wrong) = (0, 0, Vec::new());
+    for plugin in 0..chain.len() {
+        'points: for number in (1..).step_by(step) {
+            for errno in errnos(number) {
+                let fault = Fault { plugin, number, errno };
+                match attempt(fault) {
+                    None => break 'points,
+                    Some(Ok(Outcome::Failed)) => failed += 1,
+                    Some(Ok(Outcome::Unharmed)) => unharmed += 1,
+                    Some(Err(problem)) => {
+                        wrong.push(format!("{}: {fault:?}: {problem}", chain.name));
+                        // For the next one, whatever is left.
+                        node.lose_namespace();
+                        node.make_namespace();
                     }
                 }
             }
         }
-        let seconds = begin.elapsed().as_secs();
-        tell(&format!(
-            "{}: ADD failed cleanly at {failed} points and worked in spite of {unharmed} in {seconds} s",
-            chain.name
-        ));
-        assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
-        assert!(failed > 2, "too few points to be true");
-    });
+    }
+    assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(failed > 2, "too few points to be true");
+    let seconds = begin.elapsed().as_secs();
+    format!("at {failed} points and worked in spite of {unharmed} in {seconds} s")
 }
 
 enum Outcome {
@@ -64,7 +75,7 @@ enum Outcome {
 struct Fault {
     /// The plugin's place in the chain.
     plugin: usize,
-    /// The call's, among those of its ADD.
+    /// The call's, among those of its verb.
     number: usize,
     errno: Errno,
 }
@@ -109,6 +120,48 @@ impl Fault {
                 left if left.is_empty() => Ok(outcome),
                 left => Err(format!("after DEL: {left}")),
             }
+        });
+        Some(cleaned.map_err(|problem| format!("system call {syscall}: {problem}")))
+    }
+
+    /// The same in DEL. A DEL that succeeds has left nothing, and one that does not can be repeated; in between, no address
+    /// is free while a link still has it.
+    fn attempt_del(self, node: &Node<'_>, chain: &Chain, before: &State) -> Option<Result<Outcome, String>> {
+        node.cool_down();
+        let result = node.add(chain, A, &mut plainly).done();
+        let mut injected: Option<Injected> = None;
+        let mut left = self.plugin;
+        let end = node.del(chain, &result, A, &mut |call| {
+            if left > 0 {
+                left -= 1;
+                return plainly(call);
+            }
+            left = usize::MAX;
+            let (reply, failure) = fail_at(self.number, self.errno, call);
+            injected = failure;
+            Some(reply)
+        });
+        let half_done = node.state();
+        let is_given_away = node.has_given_away_an_address_in_use();
+        node.del(chain, &result, A, &mut plainly).done();
+        let Injected { syscall } = injected?;
+        let outcome = match end {
+            End::Failed(reply) => {
+                let outcome = judge_failure(&reply, String::new()).map(|()| Outcome::Failed);
+                outcome.and_then(|failed| match is_given_away {
+                    true => Err(format!("its address is free while its interface is there: {reply:?}")),
+                    false => Ok(failed),
+                })
+            }
+            End::Done(_) => match half_done.difference(before) {
+                left if left.is_empty() => Ok(Outcome::Unharmed),
+                left => Err(format!("DEL succeeded and left: {left}")),
+            },
+            End::Killed => unreachable!("nobody killed it"),
+        };
+        let cleaned = outcome.and_then(|outcome| match node.state().difference(before) {
+            left if left.is_empty() => Ok(outcome),
+            left => Err(format!("after another DEL: {left}")),
         });
         Some(cleaned.map_err(|problem| format!("system call {syscall}: {problem}")))
     }
