@@ -130,6 +130,7 @@ impl<'a> Chain<'a> {
             "\"net",
             "172.26.64.",
             "10.88.0.",
+            "192.168.127.",
             "dport 8080",
             "id:",
         ] {
@@ -339,6 +340,87 @@ fn nomads_network_carries_traffic_on_a_node_that_forwards_nothing() {
             w.sh("kill $(cat /run/servers); ip link delete out");
             chain.del("cid-a", &web(), None);
             chain.del("cid-b", &json!({}), Some(&second));
+            chain.assert_clean();
+        });
+    }
+}
+
+#[test]
+fn podmans_default_network_carries_traffic_on_a_node_that_forwards_nothing() {
+    let conf = json!({ "cniVersion": "0.4.0", "name": "podman", "plugins": [
+        { "type": "bridge", "bridge": "cni-podman0", "isGateway": true, "ipMasq": true,
+          "ipam": { "type": "host-local", "subnet": "10.88.0.0/16", "routes": [{ "dst": "0.0.0.0/0" }] } },
+        { "type": "portmap", "capabilities": { "portMappings": true } },
+        { "type": "firewall", "backend": "iptables" },
+    ] });
+    testkit::world(|w| {
+        outside(w);
+        w.sh("iptables -P FORWARD DROP");
+        let chain = Chain::new(w, conf);
+        let result = chain.add("a", &web());
+        let second = chain.add("b", &json!({}));
+        assert_eq!(result["ips"][0]["address"], "10.88.0.2/16");
+        chain.check("a", &web(), &result);
+        chain.check("b", &json!({}), &second);
+        serve(w, "a");
+        for (from, to) in [
+            ("a", "192.0.2.9"),
+            ("b", "192.0.2.9"),
+            ("b", "10.88.0.2"),
+            ("a", "10.88.0.1"),
+        ] {
+            assert!(reaches(w, from, to), "{from} to {to}");
+        }
+        assert_eq!(w.sh(ASK), "a", "from the node");
+        // What is let in from outside is for the node to say, not for the plugins.
+        w.sh("iptables -P FORWARD ACCEPT");
+        assert_eq!(w.sh_in("ext", ASK), "a");
+        w.sh("kill $(cat /run/servers); ip link delete out");
+        chain.del("a", &web(), Some(&result));
+        chain.del("b", &json!({}), None);
+        chain.assert_clean();
+    });
+}
+
+#[test]
+fn firecrackers_network_carries_traffic_on_a_node_that_forwards_nothing() {
+    for version in ["0.4.0", "1.0.0"] {
+        testkit::world(|w| {
+            outside(w);
+            w.sh("iptables -P FORWARD DROP
+                echo nameserver 192.0.2.53 > /run/resolv.conf; mount --bind /run/resolv.conf /etc/resolv.conf");
+            let chain = Chain::new(
+                w,
+                json!({ "cniVersion": version, "name": "fcnet", "plugins": [
+                { "type": "ptp", "ipMasq": true,
+                  "ipam": { "type": "host-local", "subnet": "192.168.127.0/24", "resolvConf": "/etc/resolv.conf" } },
+                { "type": "firewall" },
+            ] }),
+            );
+            let result = chain.add("f", &json!({}));
+            chain.add("g", &json!({}));
+            chain.check("f", &json!({}), &result);
+            assert_eq!(result["dns"]["nameservers"], json!(["192.0.2.53"]));
+            let veth = result["interfaces"][0]["name"].as_str().unwrap();
+            assert_eq!(result["interfaces"][1]["name"], "eth0");
+            let routes = w.sh_in("f", "ip route");
+            for route in [
+                "192.168.127.0/24 via 192.168.127.1 dev eth0",
+                "192.168.127.1 dev eth0 scope link",
+            ] {
+                assert!(routes.contains(route), "{routes}");
+            }
+            let route = format!("192.168.127.2 dev {veth} scope host");
+            assert!(w.sh("ip route").contains(&route), "{}", w.sh("ip route"));
+
+            // The network gives no way to the outside: the virtual machine has its own.
+            w.sh_in("f", "ip route add 192.0.2.0/24 via 192.168.127.1");
+            for to in ["192.168.127.1", "192.168.127.3", "192.0.2.9"] {
+                assert!(reaches(w, "f", to), "{to}");
+            }
+            w.sh("ping -q -c 1 -W 2 192.168.127.2; ip link delete out");
+            chain.del("f", &json!({}), Some(&result));
+            chain.del("g", &json!({}), None);
             chain.assert_clean();
         });
     }

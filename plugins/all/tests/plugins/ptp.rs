@@ -484,6 +484,37 @@ fn the_reference_makes_the_same_and_each_removes_what_the_other_made() {
 }
 
 #[test]
+fn masquerading_that_the_reference_wrote_with_nftables_goes_by_name_alone() {
+    let Some(theirs) = reference() else { return };
+    // With the namespace, without its name, and after its end.
+    for netns in [Some("/run/netns/a"), Some(""), None] {
+        testkit::world(|w| {
+            let mut node = Node::new(w);
+            let conf = dual_stack(json!({ "ipMasq": true, "ipMasqBackend": "nftables" }));
+            let ours = std::mem::replace(&mut node.bin, theirs.clone());
+            node.add("a", &conf);
+            node.add("b", &conf);
+            let rules = || w.sh("nft list table inet cni_plugins_masquerade | grep -o 'saddr [^ ]*' | sort");
+            assert_eq!(
+                rules(),
+                "saddr 10.1.0.2\nsaddr 10.1.0.3\nsaddr fd00:1::2\nsaddr fd00:1::3"
+            );
+            node.bin = ours;
+            if netns.is_none() {
+                w.sh("ip netns del a");
+            }
+            for _ in 0..2 {
+                node.call_at("DEL", "a", netns.unwrap_or("/run/netns/a"), &conf)
+                    .silent();
+                assert_eq!(rules(), "saddr 10.1.0.3\nsaddr fd00:1::3", "{netns:?}");
+            }
+            node.call("DEL", "b", &conf).silent();
+            assert!(!w.sh("nft list ruleset").contains("saddr"), "{netns:?}");
+        });
+    }
+}
+
+#[test]
 fn every_result_version_has_its_shape() {
     testkit::world(|w| {
         let node = Node::new(w);

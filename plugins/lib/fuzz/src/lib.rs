@@ -53,7 +53,8 @@ fn call<P: skel::Plugin>(input: &[u8]) {
 
 /// Any variables, with a configuration that is in order.
 fn environment(input: &[u8]) {
-    let stdin = b"\n\n{\"cniVersion\": \"1.1.0\", \"name\": \"net\", \"type\": \"static\", \"ipam\": {\"type\": \"static\"}}";
+    let stdin =
+        b"\n\n{\"cniVersion\": \"1.1.0\", \"name\": \"net\", \"type\": \"static\", \"ipam\": {\"type\": \"static\"}}";
     call::<static_ipam::Static>(&[input, stdin].concat());
 }
 
@@ -61,9 +62,13 @@ fn environment(input: &[u8]) {
 fn result(input: &[u8]) {
     let Ok(value) = wire::parse(input) else { return };
     for assumed in Version::ALL {
-        let Ok(read) = CniResult::from_value(&value, assumed) else { continue };
+        let Ok(read) = CniResult::from_value(&value, assumed) else {
+            continue;
+        };
         for version in Version::ALL {
-            let Ok(document) = read.to_document(version) else { continue };
+            let Ok(document) = read.to_document(version) else {
+                continue;
+            };
             assert_eq!(again(&document, version), Some(document), "in {version}");
         }
     }

@@ -70,11 +70,18 @@ pub(crate) fn version_object() -> Document {
     json!({ "cniVersion": Version::LATEST.as_str(), "supportedVersions": supported })
 }
 
+/// The release of the reference suite whose behaviour the plugins have.
+const REFERENCE: &str = "1.9.1";
+
 /// What a plugin is, for a person who started it by hand.
+///
+/// And for programs: nerdctl takes what follows "CNI firewall plugin " in a line for a semantic version and leaves
+/// `ingressPolicy` out if that is below 1.1.0 or none; Nomad takes the first text that looks like a version. So the line is
+/// the reference's with its version, and ours as build metadata.
 pub(crate) fn about_plugin(plugin: &Registered) -> String {
     let versions: Vec<&str> = Version::ALL.iter().map(|version| version.as_str()).collect();
     format!(
-        "CNI {} plugin of ferrule {}: {}\nIt is started by a container runtime, with CNI_COMMAND in its environment and a \
+        "CNI {} plugin v{REFERENCE}+ferrule.{}\nIt {}.\nIt is started by a container runtime, with CNI_COMMAND in its environment and a \
          network configuration on its standard input.\nCNI protocol versions supported: {}\n",
         plugin.name,
         env!("CARGO_PKG_VERSION"),
