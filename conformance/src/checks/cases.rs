@@ -107,8 +107,7 @@ pub const CASES: &[Case] = &[
     case("C44", "how many programs a container costs", &[
         "storms/programs-of-one-container",
         "portmap/nothing-to-do",
-    ])
-    .without("four programs in all were wanted; three plugins that cannot share what they read need six"),
+    ]),
     case("C45", "CHECK of a bridge without IPAM", &["bridge/layer-2-check"]),
     case("C46", "what CHECK finds", &["bridge/check-*", "check/interface-gone"]),
     case("C48", "options that exclude each other", &["bridge/refuses-contradictions", "bridge/not-a-bridge"]),
