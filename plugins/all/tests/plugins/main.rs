@@ -17,6 +17,7 @@ mod ptp;
 mod reference;
 mod static_ipam;
 mod suite;
+mod troubleshooting;
 mod tuning;
 mod upgrade;
 mod vlan;
