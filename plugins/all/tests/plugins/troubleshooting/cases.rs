@@ -437,6 +437,15 @@ pub(super) fn of_ports_and_rules() -> Vec<Case> {
             "ADD",
             published(json!({ "backend": "iptables", "externalSetMarkChain": "NO-SUCH-CHAIN" })),
         ),
+        refused(
+            50,
+            "the kernel's nf_tables do not suffice: ...",
+            "STATUS",
+            conf("low", json!({ "backend": "nftables" })),
+        )
+        .after(
+            "printf '#!/bin/sh\\nexec setpriv --bounding-set -all %s/portmap\\n' $BIN > $BIN/low; chmod +x $BIN/low",
+        ),
         refused(50, "iptables is not installed", "STATUS", published(json!({ "backend": "iptables" }))).of("PATH", "/nowhere"),
         refused(
             11,
