@@ -47,6 +47,12 @@ static COMMANDS: &[Command] = &[
         run: handover::held,
     },
     Command {
+        name: "--version",
+        usage: "--version",
+        about: "prints the version",
+        run: version,
+    },
+    Command {
         name: "--help",
         usage: "list",
         about: "prints the plugins' names",
@@ -97,6 +103,7 @@ pub(crate) fn run(
     suite: &[Registered],
     arguments: impl IntoIterator<Item = OsString, IntoIter: 'static>,
 ) -> ExitCode {
+    skel::log_as("ferrule");
     let outcome = (command.run)(lexopt::Parser::from_args(arguments), suite);
     let (mut to, text, code): (Box<dyn Write>, String, u8) = match outcome {
         Ok(outcome) => (Box::new(io::stdout()), outcome.text, u8::from(!outcome.success)),
@@ -118,6 +125,11 @@ fn no_arguments(mut arguments: lexopt::Parser) -> Result<(), lexopt::Error> {
         None => Ok(()),
         Some(argument) => Err(argument.unexpected()),
     }
+}
+
+fn version(arguments: lexopt::Parser, _: &[Registered]) -> Result<Outcome, Failure> {
+    no_arguments(arguments)?;
+    Ok(Outcome::success(format!("ferrule {}\n", env!("CARGO_PKG_VERSION"))))
 }
 
 fn help(arguments: lexopt::Parser, suite: &[Registered]) -> Result<Outcome, Failure> {

@@ -25,6 +25,10 @@ fn every_command_is_listed_and_refuses_what_it_does_not_know() {
             let said = failed(&ferrule(&node, &format!("{command} --unknown")), 2);
             assert_eq!(said.lines().count(), 2, "what is wrong, and the usage: {said}");
         }
+        assert_eq!(
+            succeeded(&ferrule(&node, "--version")),
+            concat!("ferrule ", env!("CARGO_PKG_VERSION"), "\n")
+        );
         failed(&ferrule(&node, "backend ipfw"), 2);
         failed(&ferrule(&node, "backend --write"), 2);
         failed(&ferrule(&node, "held ipfw"), 2);

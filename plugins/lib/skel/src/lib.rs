@@ -23,6 +23,7 @@ mod unknown;
 
 pub use context::{Add, Call, Check, Del, Gc, Status};
 pub use dispatch::{run, run_suite};
+pub use logger::log_as;
 pub use netns::Netns;
 pub use plugin::{Plugin, Registered};
 #[cfg(any(test, feature = "rehearsal"))]

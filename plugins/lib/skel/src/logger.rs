@@ -106,6 +106,18 @@ struct State {
 
 static LOGGER: OnceLock<Logger> = OnceLock::new();
 
+/// Starts logging for a program that people start, as `CNI_LOG` says or, without it, with warnings.
+pub fn log_as(program: &'static str) {
+    let log = Environment::read().log;
+    start(
+        program,
+        &Environment {
+            log,
+            ..Environment::default()
+        },
+    );
+}
+
 /// Starts logging for a call of `plugin`, as `CNI_LOG` says or, without it, with warnings.
 pub(crate) fn start(plugin: &'static str, env: &Environment) {
     let call = [env.command.as_str(), &env.container_id, &env.ifname];
