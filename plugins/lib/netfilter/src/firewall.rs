@@ -66,7 +66,7 @@ impl Policy {
 ///
 /// What the kernel said, or why a record cannot be read.
 pub fn is_added(attachment: &Attachment) -> Result<bool> {
-    Ok(nftables::firewall::holds(attachment)? || iptables::firewall::holds(attachment)?)
+    Ok(nftables::where_supported(|| nftables::firewall::holds(attachment))? || iptables::firewall::holds(attachment)?)
 }
 
 /// Makes the kernel hold exactly `policy` for the attachment. Isolation is of the whole bridge, and stricter policies of
@@ -81,9 +81,8 @@ pub fn add(backend: Backend, attachment: &Attachment, policy: &Policy) -> Result
     let added = match backend {
         _ if policy.is_nothing() => return del(attachment, &[]),
         // Nothing of an earlier `add` with the other backend may stay.
-        Backend::Iptables => {
-            iptables::firewall::add(attachment, policy).and_then(|()| nftables::firewall::del(attachment))
-        }
+        Backend::Iptables => iptables::firewall::add(attachment, policy)
+            .and_then(|()| nftables::where_supported(|| nftables::firewall::del(attachment))),
         Backend::Nftables => {
             nftables::firewall::add(attachment, policy).and_then(|()| iptables::firewall::del(attachment, &[]))
         }
@@ -125,7 +124,7 @@ pub fn check(backend: Backend, attachment: &Attachment, policy: &Policy) -> Resu
 /// All backends are tried; the failures are reported together.
 pub fn del(attachment: &Attachment, addresses: &[IpAddr]) -> Result<()> {
     together([
-        nftables::firewall::del(attachment),
+        nftables::where_supported(|| nftables::firewall::del(attachment)),
         iptables::firewall::del(attachment, addresses),
     ])
 }
@@ -138,7 +137,7 @@ pub fn del(attachment: &Attachment, addresses: &[IpAddr]) -> Result<()> {
 /// All backends are tried; the failures are reported together.
 pub fn gc(network: &NetworkName, valid: &BTreeSet<(ContainerId, IfName)>, in_use: &dyn Fn(&str) -> bool) -> Result<()> {
     together([
-        nftables::firewall::gc(network, valid, in_use),
+        nftables::where_supported(|| nftables::firewall::gc(network, valid, in_use)),
         iptables::firewall::gc(network, valid, in_use),
     ])
 }
@@ -163,5 +162,5 @@ pub fn probe(backend: Backend) -> Result<()> {
 ///
 /// What the kernel said.
 pub fn foreign_drops(families: &[Family]) -> Result<Vec<String>> {
-    nftables::firewall::foreign_drops(families)
+    nftables::where_supported(|| nftables::firewall::foreign_drops(families))
 }

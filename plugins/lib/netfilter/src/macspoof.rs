@@ -33,7 +33,7 @@ pub fn check(attachment: &Attachment, host_veth: &IfName, mac: MacAddr) -> Resul
 ///
 /// What the kernel said.
 pub fn del(attachment: &Attachment) -> Result<()> {
-    nftables::macspoof::del(attachment)
+    nftables::where_supported(|| nftables::macspoof::del(attachment))
 }
 
 /// Removes the guards of every attachment of `network` that is not in `valid`. The reference's name no network and stay.
@@ -42,5 +42,5 @@ pub fn del(attachment: &Attachment) -> Result<()> {
 ///
 /// What the kernel said.
 pub fn gc(network: &NetworkName, valid: &BTreeSet<(ContainerId, IfName)>) -> Result<()> {
-    nftables::macspoof::gc(network, valid)
+    nftables::where_supported(|| nftables::macspoof::gc(network, valid))
 }

@@ -26,7 +26,7 @@ pub fn add(backend: Backend, attachment: &Attachment, masquerade: &Masquerade) -
     match backend {
         Backend::Iptables => {
             iptables::masquerade::add(attachment, masquerade)?;
-            nftables::masquerade::del(attachment)
+            nftables::where_supported(|| nftables::masquerade::del(attachment))
         }
         Backend::Nftables => {
             nftables::masquerade::add(attachment, masquerade)?;
@@ -58,7 +58,7 @@ pub fn check(backend: Backend, attachment: &Attachment, masquerade: &Masquerade)
 /// All backends are tried; the failures are reported together.
 pub fn del(attachment: &Attachment) -> Result<()> {
     together([
-        nftables::masquerade::del(attachment),
+        nftables::where_supported(|| nftables::masquerade::del(attachment)),
         iptables::masquerade::del(attachment),
     ])
 }
@@ -70,7 +70,7 @@ pub fn del(attachment: &Attachment) -> Result<()> {
 /// All backends are tried; the failures are reported together.
 pub fn gc(network: &NetworkName, valid: &BTreeSet<(ContainerId, IfName)>) -> Result<()> {
     together([
-        nftables::masquerade::gc(network, valid),
+        nftables::where_supported(|| nftables::masquerade::gc(network, valid)),
         iptables::masquerade::gc(network, valid),
     ])
 }

@@ -133,7 +133,7 @@ pub struct Hints {
 ///
 /// What the kernel said, or why a record cannot be read.
 pub fn is_published(attachment: &Attachment) -> Result<bool> {
-    Ok(nftables::portmap::holds(attachment)? || iptables::portmap::holds(attachment)?)
+    Ok(nftables::where_supported(|| nftables::portmap::holds(attachment))? || iptables::portmap::holds(attachment)?)
 }
 
 /// Makes the kernel redirect exactly `published` for the attachment.
@@ -164,7 +164,7 @@ pub fn add(backend: Backend, attachment: &Attachment, published: &Published) -> 
 /// connection may go on as if nothing had happened.
 fn complete(backend: Backend, attachment: &Attachment, published: &Published) -> Result<()> {
     match backend {
-        Backend::Iptables => nftables::portmap::del(attachment, &Hints::default()),
+        Backend::Iptables => nftables::where_supported(|| nftables::portmap::del(attachment, &Hints::default())),
         Backend::Nftables => iptables::portmap::del(attachment),
     }?;
     conntrack::flush_udp(&published.udp_ports())
@@ -193,7 +193,7 @@ pub fn check(backend: Backend, attachment: &Attachment, published: &Published) -
 /// All backends are tried; the failures are reported together.
 pub fn del(attachment: &Attachment, hints: &Hints) -> Result<()> {
     together([
-        nftables::portmap::del(attachment, hints),
+        nftables::where_supported(|| nftables::portmap::del(attachment, hints)),
         iptables::portmap::del(attachment),
     ])
 }
@@ -205,7 +205,7 @@ pub fn del(attachment: &Attachment, hints: &Hints) -> Result<()> {
 /// All backends are tried; the failures are reported together.
 pub fn gc(network: &NetworkName, valid: &BTreeSet<(ContainerId, IfName)>) -> Result<()> {
     together([
-        nftables::portmap::gc(network, valid),
+        nftables::where_supported(|| nftables::portmap::gc(network, valid)),
         iptables::portmap::gc(network, valid),
     ])
 }

@@ -55,6 +55,15 @@ impl Error {
         self.errno() == Some(libc::ENOENT)
     }
 
+    /// Whether the kernel has no netlink of netfilter, or nobody there who answers for nf_tables: what
+    /// [`crate::Connection::open`] and [`crate::Connection::generation`] say then (`netlink_create`, `nfnetlink_rcv_msg`).
+    pub fn is_unsupported(&self) -> bool {
+        match self {
+            Error::Socket { source, .. } => source.raw_os_error() == Some(libc::EPROTONOSUPPORT),
+            error => error.errno() == Some(libc::EINVAL),
+        }
+    }
+
     pub(crate) fn socket(operation: &'static str) -> impl FnOnce(io::Error) -> Error {
         move |source| Error::Socket { operation, source }
     }
@@ -75,6 +84,10 @@ mod tests {
             refused.to_string(),
             "add chain a to table inet b: Device or resource busy (os error 16): in use"
         );
-        assert!(!refused.is_absent());
+        assert!(!refused.is_absent() && !refused.is_unsupported());
+        let without_netfilter = Error::socket("socket")(io::Error::from_raw_os_error(libc::EPROTONOSUPPORT));
+        assert!(without_netfilter.is_unsupported());
+        let in_need = Error::socket("socket")(io::Error::from_raw_os_error(libc::ENOMEM));
+        assert!(!in_need.is_unsupported());
     }
 }

@@ -294,7 +294,7 @@ fn check<P: Plugin>(request: &Request, conf: &NetConf, attachment: Attachment) -
 
 fn del<P: Plugin>(request: &Request, conf: &NetConf, attachment: Attachment) -> Result<Reply> {
     let mut todo = BestEffort::default();
-    let netns = netns::remaining(&request.env.netns, request.env.netns_override).unwrap_or_else(|e| {
+    let netns = netns::remaining(&request.env.netns, P::ENTERS_NETNS, request.env.netns_override).unwrap_or_else(|e| {
         todo.fail(e);
         None
     });

@@ -41,8 +41,10 @@ impl Netns {
 pub(crate) enum Found {
     /// Nothing is there.
     Missing,
-    /// Something that is no network namespace, or cannot be opened.
+    /// Something that is no network namespace.
     Unusable(String),
+    /// Something that may be one, and cannot be opened now.
+    Unopened(io::Error),
     /// The namespace that this process is in.
     Own,
     /// Another network namespace.
@@ -61,7 +63,8 @@ pub(crate) fn look(path: &Path) -> Result<Found> {
         Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
             return Ok(Found::Missing);
         }
-        Err(e) => return Ok(Found::Unusable(e.to_string())),
+        Err(e) if is_about_the_path(&e) => return Ok(Found::Unusable(e.to_string())),
+        Err(e) => return Ok(Found::Unopened(e)),
     };
     if !is_network_namespace(&file) {
         return Ok(Found::Unusable("not a network namespace".to_owned()));
@@ -74,6 +77,14 @@ pub(crate) fn look(path: &Path) -> Result<Found> {
         true => Found::Own,
         false => Found::Other(file),
     })
+}
+
+/// Whether nothing that is opened under this path could be a namespace, rather than that it cannot be opened: a loop of links, a
+/// name that is too long, a socket.
+fn is_about_the_path(error: &io::Error) -> bool {
+    use nix::libc::{ELOOP, ENAMETOOLONG, ENODEV, ENXIO};
+    error.kind() == io::ErrorKind::InvalidInput
+        || matches!(error.raw_os_error(), Some(ELOOP | ENAMETOOLONG | ENXIO | ENODEV))
 }
 
 fn is_network_namespace(file: &File) -> bool {
@@ -95,7 +106,8 @@ pub(crate) fn required(path: &Path, enters: bool, allow_own: bool) -> Result<Net
         Found::Other(file) => Ok(netns(Some(file))),
         Found::Missing if enters => Err(invalid(path, "no such file or directory")),
         Found::Unusable(reason) if enters => Err(invalid(path, &reason)),
-        Found::Missing | Found::Unusable(_) => Ok(netns(None)),
+        Found::Unopened(e) if enters => Err(invalid(path, &e.to_string())),
+        Found::Missing | Found::Unusable(_) | Found::Unopened(_) => Ok(netns(None)),
     }
 }
 
@@ -103,8 +115,9 @@ pub(crate) fn required(path: &Path, enters: bool, allow_own: bool) -> Result<Net
 ///
 /// # Errors
 ///
-/// [`Code::INVALID_NETNS`] for our own. The caller cleans the host's side all the same before it answers so.
-pub(crate) fn remaining(path: &Path, allow_own: bool) -> Result<Option<Netns>> {
+/// [`Code::INVALID_NETNS`] for our own, and code 5 for one that is there and cannot be opened. The caller cleans the host's
+/// side all the same before it answers so.
+pub(crate) fn remaining(path: &Path, enters: bool, allow_own: bool) -> Result<Option<Netns>> {
     if path.as_os_str().is_empty() {
         return Ok(None);
     }
@@ -123,6 +136,9 @@ pub(crate) fn remaining(path: &Path, allow_own: bool) -> Result<Option<Netns>> {
             log::warn!("{}: {reason}; taken as gone", path.display());
             Ok(None)
         }
+        // It may still have what DEL has to remove.
+        Found::Unopened(e) if enters => Err(Error::io(path.display(), &e)),
+        Found::Unopened(_) => Ok(None),
     }
 }
 
@@ -203,10 +219,10 @@ mod tests {
     #[test]
     fn del_takes_what_is_no_namespace_for_gone() {
         for path in ["", "/nowhere", "/etc/passwd"] {
-            assert!(remaining(Path::new(path), false).unwrap().is_none(), "{path}");
+            assert!(remaining(Path::new(path), true, false).unwrap().is_none(), "{path}");
         }
         let own = Path::new("/proc/thread-self/ns/net");
-        assert_eq!(remaining(own, false).unwrap_err().code, Code::INVALID_NETNS);
-        assert!(remaining(own, true).unwrap().is_some());
+        assert_eq!(remaining(own, true, false).unwrap_err().code, Code::INVALID_NETNS);
+        assert!(remaining(own, true, true).unwrap().is_some());
     }
 }

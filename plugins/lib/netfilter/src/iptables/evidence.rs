@@ -9,7 +9,7 @@ use nft::Connection;
 use super::exec::{Tool, Variant};
 use super::reading::{kernel_error, wire_table};
 use super::saved::Table;
-use crate::Family;
+use crate::{Family, nftables};
 
 /// The implementations of iptables that may hold one of `chains` in a table of a family.
 ///
@@ -54,12 +54,9 @@ fn legacy_uses(table: Table, family: Family) -> Result<bool> {
 
 /// Whether iptables' table in nf_tables has one of `chains`.
 fn nft_has_one_of(table: Table, family: Family, chains: &[&str]) -> Result<bool> {
-    // Without netfilter's netlink there is no nf_tables either.
-    let Ok(mut kernel) = Connection::open() else {
-        return Ok(false);
-    };
-    let found = kernel
-        .chains(&wire_table(table, family), chains)
-        .map_err(kernel_error)?;
-    Ok(found.iter().any(Option::is_some))
+    nftables::where_supported(|| {
+        let mut kernel = Connection::open().map_err(kernel_error)?;
+        let found = kernel.chains(&wire_table(table, family), chains);
+        Ok(found.map_err(kernel_error)?.iter().any(Option::is_some))
+    })
 }

@@ -74,6 +74,15 @@ fn try_out(layouts: impl IntoIterator<Item = Layout>) -> Result<()> {
     connection.try_out(&batch).map_err(lacks)
 }
 
+/// Does a step that looks for something in nf_tables. In a kernel without them nothing is, and looking would fail.
+pub(crate) fn where_supported<T: Default>(step: impl FnOnce() -> Result<T>) -> Result<T> {
+    match Connection::open().and_then(|mut connection| connection.generation()) {
+        Ok(_) => step(),
+        Err(e) if e.is_unsupported() => Ok(T::default()),
+        Err(e) => Err(kernel_error(e)),
+    }
+}
+
 /// A failure of the wire layer as a CNI error. A ruleset that others keep changing is worth another try.
 fn kernel_error(error: nft::Error) -> Error {
     let code = match error {
