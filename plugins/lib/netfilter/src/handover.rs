@@ -38,10 +38,10 @@ pub fn held() -> Result<Vec<Held>> {
             what,
         });
     };
-    for (attachment, ports) in nftables::portmap::ports()? {
+    for (attachment, ports) in nftables::where_supported(nftables::portmap::ports)? {
         note(Backend::Nftables, attachment, format!("ports {}", ports.join(", ")));
     }
-    for (attachment, masquerade) in nftables::masquerade::masqueraded()? {
+    for (attachment, masquerade) in nftables::where_supported(nftables::masquerade::masqueraded)? {
         let addresses = masquerade.addresses.iter().map(|cidr| cidr.address().to_string());
         let addresses: Vec<String> = addresses.collect();
         note(
@@ -50,7 +50,7 @@ pub fn held() -> Result<Vec<Held>> {
             format!("masquerading of {}", addresses.join(", ")),
         );
     }
-    for (attachment, policy) in nftables::firewall::accepted()? {
+    for (attachment, policy) in nftables::where_supported(nftables::firewall::accepted)? {
         let addresses: Vec<String> = policy.addresses.iter().map(ToString::to_string).collect();
         note(
             Backend::Nftables,
@@ -109,6 +109,10 @@ impl Contents {
 /// What iptables cannot say (conditions in nft's syntax, rules of the administrator in our tables): nothing is changed
 /// then. Otherwise everything is tried, and the failures are reported together; what could not be moved is where it was.
 pub fn to_iptables() -> Result<Vec<Attachment>> {
+    nftables::where_supported(move_to_iptables)
+}
+
+fn move_to_iptables() -> Result<Vec<Attachment>> {
     let contents = Contents::read()?;
     let mut moved = Vec::new();
     let mut outcomes = Vec::new();

@@ -36,7 +36,7 @@ pub(crate) fn add(attachment: &Attachment, published: &Published) -> Result<()> 
     refuse_unprintable(published.external_set_mark_chain.as_slice())?;
     let netns = published.netns.as_deref();
     ownership::add(attachment, Feature::Portmap, netns, &families, |reading, family| {
-        nftables::portmap::refuse_living_holders(attachment, published, family)?;
+        nftables::where_supported(|| nftables::portmap::refuse_living_holders(attachment, published, family))?;
         plan(reading, attachment, published, family)
     })
 }
