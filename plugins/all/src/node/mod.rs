@@ -20,6 +20,12 @@ pub(crate) struct Command {
     run: fn(lexopt::Parser, &[Registered]) -> Result<Outcome, Failure>,
 }
 
+impl Command {
+    fn explain(&self) -> Outcome {
+        Outcome::success(format!("usage: ferrule {}\n{}\n", self.usage, self.about))
+    }
+}
+
 /// In the order in which `--help` lists them.
 static COMMANDS: &[Command] = &[
     Command {
@@ -98,13 +104,13 @@ pub(crate) fn command(name: &OsStr) -> Option<&'static Command> {
 }
 
 /// Runs a command with the arguments that follow its name.
-pub(crate) fn run(
-    command: &Command,
-    suite: &[Registered],
-    arguments: impl IntoIterator<Item = OsString, IntoIter: 'static>,
-) -> ExitCode {
+pub(crate) fn run(command: &Command, suite: &[Registered], arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     skel::log_as("ferrule");
-    let outcome = (command.run)(lexopt::Parser::from_args(arguments), suite);
+    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    let outcome = match arguments.as_slice() {
+        [asked] if asked == "--help" || asked == "-h" => Ok(command.explain()),
+        _ => (command.run)(lexopt::Parser::from_args(arguments), suite),
+    };
     let (mut to, text, code): (Box<dyn Write>, String, u8) = match outcome {
         Ok(outcome) => (Box::new(io::stdout()), outcome.text, u8::from(!outcome.success)),
         Err(Failure::Failed(e)) => (Box::new(io::stderr()), format!("ferrule {}: {e}\n", command.name), 1),

@@ -22,6 +22,8 @@ fn every_command_is_listed_and_refuses_what_it_does_not_know() {
         let help = succeeded(&ferrule(&node, "--help"));
         for command in ["backend", "doctor", "drain", "held"] {
             assert!(help.contains(&format!("ferrule {command}")), "{help}");
+            let own = succeeded(&ferrule(&node, &format!("{command} --help")));
+            assert!(own.starts_with(&format!("usage: ferrule {command}")), "{own}");
             let said = failed(&ferrule(&node, &format!("{command} --unknown")), 2);
             assert_eq!(said.lines().count(), 2, "what is wrong, and the usage: {said}");
         }
