@@ -27,6 +27,8 @@ mod reference;
 mod rules;
 mod transaction;
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use cni_types::{Code, Error, Result};
 pub(crate) use conditions::nft_version;
 use layout::Layout;
@@ -76,11 +78,25 @@ fn try_out(layouts: impl IntoIterator<Item = Layout>) -> Result<()> {
 
 /// Does a step that looks for something in nf_tables. In a kernel without them nothing is, and looking would fail.
 pub(crate) fn where_supported<T: Default>(step: impl FnOnce() -> Result<T>) -> Result<T> {
-    match Connection::open().and_then(|mut connection| connection.generation()) {
-        Ok(_) => step(),
-        Err(e) if e.is_unsupported() => Ok(T::default()),
+    match is_supported() {
+        Ok(true) => step(),
+        Ok(false) => Ok(T::default()),
         Err(e) => Err(kernel_error(e)),
     }
+}
+
+fn is_supported() -> Result<bool, nft::Error> {
+    // What a verb looks through is several tables and families, and none of them makes the answer another.
+    static KNOWN: AtomicBool = AtomicBool::new(false);
+    if KNOWN.load(Ordering::Relaxed) {
+        return Ok(true);
+    }
+    match Connection::open().and_then(|mut connection| connection.generation()) {
+        Ok(_) => KNOWN.store(true, Ordering::Relaxed),
+        Err(e) if e.is_unsupported() => return Ok(false),
+        Err(e) => return Err(e),
+    }
+    Ok(true)
 }
 
 /// A failure of the wire layer as a CNI error. A ruleset that others keep changing is worth another try.
