@@ -59,9 +59,15 @@ static COMMANDS: &[Command] = &[
         run: version,
     },
     Command {
-        name: "--help",
+        name: "list",
         usage: "list",
         about: "prints the plugins' names",
+        run: list,
+    },
+    Command {
+        name: "--help",
+        usage: "--help",
+        about: "prints this",
         run: help,
     },
 ];
@@ -131,6 +137,11 @@ fn no_arguments(mut arguments: lexopt::Parser) -> Result<(), lexopt::Error> {
         None => Ok(()),
         Some(argument) => Err(argument.unexpected()),
     }
+}
+
+fn list(_: lexopt::Parser, suite: &[Registered]) -> Result<Outcome, Failure> {
+    let names = suite.iter().map(|plugin| format!("{}\n", plugin.name));
+    Ok(Outcome::success(names.collect()))
 }
 
 fn version(arguments: lexopt::Parser, _: &[Registered]) -> Result<Outcome, Failure> {

@@ -56,19 +56,12 @@ pub fn run<P: Plugin>() -> ExitCode {
 
 /// The `main` of the suite's executable: the name that it was started under tells the plugin.
 ///
-/// Under any other name it lists the plugins, one name a line, for `list` as its argument, and tells what it is otherwise.
+/// Under any other name it tells what it is.
 pub fn run_suite(suite: &'static [Registered]) -> ExitCode {
-    let mut args = std::env::args_os();
-    let name = args.next().unwrap_or_default();
+    let name = std::env::args_os().next().unwrap_or_default();
     let name = Path::new(&name).file_name().unwrap_or_default();
     match suite.iter().find(|plugin| name == plugin.name) {
         Some(plugin) => run_plugin(plugin, suite),
-        None if args.next().is_some_and(|arg| arg == "list") => output::to_stdout(
-            &suite
-                .iter()
-                .map(|plugin| format!("{}\n", plugin.name))
-                .collect::<String>(),
-        ),
         None => output::explain_suite(suite),
     }
 }
