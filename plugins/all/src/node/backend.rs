@@ -1,7 +1,6 @@
 //! Which rule system suits a node.
 
-use std::env;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use cni_types::{Error, Result};
 use lexopt::prelude::*;
@@ -10,9 +9,6 @@ use skel::Registered;
 
 use super::settings::write_backend;
 use super::{Failure, Outcome};
-
-/// Where programs of administrators live; a service's PATH need not list them.
-const SYSTEM_DIRECTORIES: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// `ferrule backend`.
 pub(super) fn run(mut arguments: lexopt::Parser, _: &[Registered]) -> Result<Outcome, Failure> {
@@ -65,7 +61,7 @@ struct Facts {
 impl Facts {
     fn of_this_node() -> Result<Facts> {
         Ok(Facts {
-            nerdctl: find_program("nerdctl"),
+            nerdctl: node::find_program("nerdctl"),
             exemptions: node::masquerade_exemptions()?,
             iptables: Backend::Iptables.probe(),
             nftables: Backend::Nftables
@@ -107,16 +103,6 @@ fn choose(facts: &Facts) -> Result<Choice> {
         }),
         (Some(why), Err(e), Err(_)) => Err(Error::internal(format!("neither backend works: {why}; {}", e.msg))),
     }
-}
-
-#[allow(clippy::disallowed_methods, reason = "which programs a node has, PATH says first")]
-fn find_program(name: &str) -> Option<PathBuf> {
-    let path = env::var_os("PATH").unwrap_or_default();
-    let directories = env::split_paths(&path).chain(env::split_paths(SYSTEM_DIRECTORIES));
-    let candidates = directories.filter(|directory| directory.is_absolute());
-    candidates
-        .map(|directory| directory.join(name))
-        .find(|file| Path::is_file(file))
 }
 
 #[cfg(test)]

@@ -1,8 +1,15 @@
 //! What a node has of both rule systems, for whoever chooses one or looks for faults.
 
+use std::path::PathBuf;
+
 use cni_types::Result;
 
 use crate::{iptables, nftables};
+
+/// Where a program is: in PATH, or in the directories of the system, which a service's PATH need not list.
+pub fn find_program(name: &str) -> Option<PathBuf> {
+    iptables::find(name)
+}
 
 /// What `iptables --version` says, such as `iptables v1.8.9 (nf_tables)`, where the variant is in brackets; `None` where
 /// iptables is not installed.

@@ -128,7 +128,8 @@ pub(super) fn find_in_path(program: &str) -> Option<PathBuf> {
     find_in(&search_path().unwrap_or_else(|| SYSTEM_DIRECTORIES.into()), program)
 }
 
-fn find(program: &str) -> Option<PathBuf> {
+/// The program of a name, in PATH or where administrators' programs live.
+pub(crate) fn find(program: &str) -> Option<PathBuf> {
     let in_path = search_path().and_then(|path| find_in(&path, program));
     in_path.or_else(|| find_in(&SYSTEM_DIRECTORIES.into(), program))
 }

@@ -39,7 +39,7 @@ pub(crate) mod firewall;
 pub(crate) mod masquerade;
 pub(crate) mod portmap;
 
-pub(crate) use exec::version;
+pub(crate) use exec::{find, version};
 pub(crate) use exemptions::exemptions;
 pub use names::is_chain_name;
 pub(crate) use ownership::holders;
