@@ -80,7 +80,7 @@ pub(super) fn gc(
 /// What every attachment of the node owns but those of `network` that are not in `valid`.
 fn kept(feature: Feature, network: &NetworkName, valid: &BTreeSet<(ContainerId, IfName)>) -> Result<Vec<Holding>> {
     let mut kept = Vec::new();
-    for mut record in Record::load_all(None)? {
+    for mut record in Record::load_all()? {
         if record.network == *network {
             for ifname in stale(&record, feature, valid) {
                 record.set(ifname.as_str(), feature, Holding::default());

@@ -147,7 +147,7 @@ pub(super) struct Holder {
 pub(super) fn recorded_holders(container: &ContainerId, family: Family, wanted: &[Wanted]) -> Result<Vec<Holder>> {
     let asked: Vec<Listens> = wanted.iter().filter_map(|w| Listens::of(&w.rule)).collect();
     let mut holders = Vec::new();
-    for record in Record::load_all(None)? {
+    for record in Record::load_all()? {
         if record.container == *container {
             continue;
         }

@@ -2,7 +2,9 @@
 //!
 //! Rules that bear no name, as the firewall's, can be the same for two containers: those of an address that both networks
 //! give out. Such a rule stays until the last of them goes. To learn of it, every record on the node has to be looked at; so
-//! nobody looks before there is a rule to take away, and records that do not have its text are not taken apart.
+//! nobody looks before there is a rule to take away, and whoever looks does so once for all rules.
+
+use std::cell::OnceCell;
 
 use cni_types::{ContainerId, NetworkName, Result};
 
@@ -19,6 +21,7 @@ pub(super) enum Neighbours {
         network: NetworkName,
         container: ContainerId,
         feature: Feature,
+        held: OnceCell<Vec<Holding>>,
     },
     /// These.
     Known(Vec<Holding>),
@@ -33,6 +36,7 @@ impl Neighbours {
                 network: network.clone(),
                 container: container.clone(),
                 feature,
+                held: OnceCell::new(),
             },
         }
     }
@@ -43,22 +47,28 @@ impl Neighbours {
     ///
     /// Code 5 when a record cannot be read.
     pub(super) fn own(&self, family: Family, chain: &str, rule: &Rule) -> Result<bool> {
-        let own = |holding: &Holding| holding.contains(family, chain, rule);
-        match self {
-            Neighbours::Nobody => Ok(false),
-            Neighbours::Known(held) => Ok(held.iter().any(own)),
+        let held = match self {
+            Neighbours::Nobody => return Ok(false),
+            Neighbours::Known(held) => held,
             Neighbours::Others {
                 network,
                 container,
                 feature,
-            } => {
-                let mut records = Record::load_all(Some(rule))?;
-                records.retain(|other| (&other.network, &other.container) != (network, container));
-                Ok(records
-                    .iter()
-                    .flat_map(|other| other.held(*feature))
-                    .any(|held| own(&held)))
-            }
-        }
+                held,
+            } => match held.get() {
+                Some(held) => held,
+                None => {
+                    let found = held_by_others(network, container, *feature)?;
+                    held.get_or_init(|| found)
+                }
+            },
+        };
+        Ok(held.iter().any(|held| held.contains(family, chain, rule)))
     }
+}
+
+fn held_by_others(network: &NetworkName, container: &ContainerId, feature: Feature) -> Result<Vec<Holding>> {
+    let mut records = Record::load_all()?;
+    records.retain(|other| (&other.network, &other.container) != (network, container));
+    Ok(records.iter().flat_map(|other| other.held(feature)).collect())
 }

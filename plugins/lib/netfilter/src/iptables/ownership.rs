@@ -30,7 +30,7 @@ pub(crate) fn holders() -> Result<Vec<(Attachment, &'static str)>> {
         (Feature::Firewall, "accepted addresses"),
     ];
     let mut all = Vec::new();
-    for record in Record::load_all(None)? {
+    for record in Record::load_all()? {
         for (feature, what) in features {
             for (ifname, _) in record.holders(feature) {
                 let ifname = ifname
@@ -122,7 +122,8 @@ pub(super) fn add(
         }
         Err(cause) => {
             let tools: Vec<Tool> = changes.iter().map(|change| change.tool).collect();
-            if let Err(e) = put_back(&tools, &mut record, &attachment.ifname, feature, earlier) {
+            let earlier = earlier.unwrap_or_default();
+            if let Err(e) = reset(&tools, &mut record, &attachment.ifname, feature, earlier) {
                 log::warn!("rules of {attachment} are not what they were: {e}");
             }
             Err(cause)
@@ -215,10 +216,18 @@ pub(super) fn del(
         };
         record.set(attachment.ifname.as_str(), feature, holding);
     }
-    remove(&tools, &mut record, &attachment.ifname, feature)
+    reset(&tools, &mut record, &attachment.ifname, feature, Holding::default())
 }
 
-fn remove(tools: &[Tool], record: &mut Record, ifname: &IfName, feature: Feature) -> Result<Vec<(Family, Rule)>> {
+/// Makes an attachment own what it owned before a change that was not carried out in every family, or nothing. Returns the
+/// rules that went.
+fn reset(
+    tools: &[Tool],
+    record: &mut Record,
+    ifname: &IfName,
+    feature: Feature,
+    earlier: Holding,
+) -> Result<Vec<(Family, Rule)>> {
     let own = chains(feature, &record.network, &record.container);
     let holding = record.holding(ifname, feature).cloned().unwrap_or_default();
     let neighbours = Neighbours::of(&record.network, &record.container, feature);
@@ -229,40 +238,6 @@ fn remove(tools: &[Tool], record: &mut Record, ifname: &IfName, feature: Feature
         neighbours: &neighbours,
     };
     let removed = all(tools, |tool| {
-        let read = |reading: &mut Reading| {
-            reading.need(entrances(feature))?;
-            reading.need(&holding.chains(tool.family))
-        };
-        sweep(tool, feature.table(), &own, read, |edit| {
-            owner.release(edit, tool.family)
-        })
-    })?;
-    record.set(ifname.as_str(), feature, Holding::default());
-    record.store()?;
-    Ok(removed)
-}
-
-/// Gives an attachment back what it owned before a change that was not carried out in every family.
-fn put_back(
-    tools: &[Tool],
-    record: &mut Record,
-    ifname: &IfName,
-    feature: Feature,
-    earlier: Option<Holding>,
-) -> Result<()> {
-    let Some(earlier) = earlier else {
-        return remove(tools, record, ifname, feature).map(drop);
-    };
-    let own = chains(feature, &record.network, &record.container);
-    let holding = record.holding(ifname, feature).cloned().unwrap_or_default();
-    let neighbours = Neighbours::of(&record.network, &record.container, feature);
-    let owner = Owner {
-        record,
-        ifname,
-        feature,
-        neighbours: &neighbours,
-    };
-    all(tools, |tool| {
         let of_family = earlier.rules.iter().filter(|own| own.family == tool.family);
         let wanted: Vec<Wanted> = of_family
             .map(|own| Wanted::last(&own.chain, own.rule.clone()))
@@ -283,5 +258,6 @@ fn put_back(
         })
     })?;
     record.set(ifname.as_str(), feature, earlier);
-    record.store()
+    record.store()?;
+    Ok(removed)
 }

@@ -107,12 +107,6 @@ impl Record {
 
     /// The records of every container on a network.
     pub(super) fn load_network(network: &NetworkName) -> Result<Vec<Record>> {
-        Record::load_network_with(network, None)
-    }
-
-    /// The records of every container on a network, or of those that may own a rule.
-    fn load_network_with(network: &NetworkName, rule: Option<&Rule>) -> Result<Vec<Record>> {
-        let needle = rule.map(|rule| json_text(&rule.to_string())).transpose()?;
         let mut records = Vec::new();
         for file in entries(&directory_of(network))? {
             if file.extension().is_none_or(|extension| extension != "json") {
@@ -125,10 +119,7 @@ impl Record {
                 Err(e) if e.kind() == ErrorKind::NotFound => continue,
                 Err(e) => return Err(Error::io(file.display(), &e)),
             };
-            let has_it = |needle: &String| String::from_utf8_lossy(&bytes).contains(needle);
-            if needle.as_ref().is_none_or(has_it) {
-                records.extend(Record::decode(&bytes, network));
-            }
+            records.extend(Record::decode(&bytes, network));
         }
         Ok(records)
     }
@@ -141,14 +132,14 @@ impl Record {
         }
     }
 
-    /// The records of all containers on all networks, or of those that may own a rule.
-    pub(super) fn load_all(rule: Option<&Rule>) -> Result<Vec<Record>> {
+    /// The records of all containers on all networks.
+    pub(super) fn load_all() -> Result<Vec<Record>> {
         let mut records = Vec::new();
         for entry in entries(Path::new(DIRECTORY))? {
             // No other than a network has a directory here.
             let name = entry.file_name().and_then(|name| name.to_str()?.parse().ok());
             if let Some(network) = name {
-                records.extend(Record::load_network_with(&network, rule)?);
+                records.extend(Record::load_network(&network)?);
             }
         }
         Ok(records)
@@ -265,11 +256,6 @@ impl Record {
         }
         Some(record)
     }
-}
-
-/// A text as [`Record::encode`] writes it.
-fn json_text(text: &str) -> Result<String> {
-    serde_json::to_string(text).map_err(|e| Error::internal(format!("{text}: {e}")))
 }
 
 /// The paths in a directory; none where there is no such directory.
